@@ -1,0 +1,246 @@
+"""RunConfig: everything that a run can be told, typed, and how it is read.
+
+One reading order everywhere: defaults < TOML file < overrides. No JAX here: a config is checked
+on a laptop before any device is touched; what depends on devices is checked in `mesh.py`.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+from pydantic import Field, model_validator
+from pydantic.fields import FieldInfo
+
+from meshkit.errors import MeshkitError, nearest
+
+AxisSize = Annotated[int, Field(ge=-1)]
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(pydantic.BaseModel):
+    """A table of the config: immutable, and no key passes unread."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class MeshShape(Section):
+    """How many ways each kind of parallelism cuts the work: data × tensor × pipe devices."""
+
+    data: AxisSize = Field(-1, description="Replicas, each with its own slice of the batch; -1: the rest.")
+    tensor: AxisSize = Field(1, description="Devices that share each weight matrix; -1: the rest.")
+    pipe: AxisSize = Field(1, description="Pipeline stages, consecutive groups of layers; -1: the rest.")
+
+    @model_validator(mode="after")
+    def _one_free_axis(self) -> Self:
+        free = [name for name, size in self.sizes.items() if size == -1]
+        if len(free) > 1:
+            raise ValueError(f"only one axis can be -1 (the rest of the devices), not {' and '.join(free)}")
+        for name, size in self.sizes.items():
+            if size == 0:
+                raise ValueError(f"mesh.{name} = 0: an axis has at least 1 device, or -1 for the rest")
+        return self
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Axis name -> size, in the order of the mesh's axes."""
+        return {"data": self.data, "tensor": self.tensor, "pipe": self.pipe}
+
+    @property
+    def devices(self) -> int:
+        """Devices the mesh takes, once no axis is -1."""
+        return self.data * self.tensor * self.pipe
+
+    def __str__(self) -> str:
+        return f"data {self.data} × tensor {self.tensor} × pipe {self.pipe}"
+
+
+class PipelineConfig(Section):
+    """How a batch flows through the stages."""
+
+    schedule: str = Field("1f1b", description="Order of forwards and backwards: gpipe or 1f1b.")
+    microbatches: Positive = Field(1, description="Slices of a replica's batch that follow each other through the stages.")
+    unroll: Positive = Field(1, description="Layers unrolled in one trip of the layer loop: faster on CPU, slower to compile.")
+
+
+class RopeScaling(Section):
+    """Llama 3's stretching of the rotary frequencies, for contexts longer than trained on."""
+
+    factor: float = Field(8.0, gt=0, description="How many times longer the context became.")
+    low: float = Field(1.0, gt=0, description="Wavelengths over original / low are stretched fully.")
+    high: float = Field(4.0, gt=0, description="Wavelengths under original / high are left alone.")
+    original: Positive = Field(8192, description="Context length of the first training.")
+
+
+class ModelConfig(Section):
+    """Which Transformer. `preset` fills every size that is not given here."""
+
+    preset: str = Field("tiny", description="A named set of sizes: tiny, gpt2, llama3-8b, llama3-70b …")
+    family: str | None = Field(None, description="llama, gpt2, or your own model as 'package.module:Class'.")
+    layers: Positive | None = Field(None, description="Transformer blocks.")
+    width: Positive | None = Field(None, description="Features of the residual stream.")
+    heads: Positive | None = Field(None, description="Query heads.")
+    kv_heads: Positive | None = Field(None, description="Key/value heads; fewer than heads: grouped-query attention.")
+    head_dim: Positive | None = Field(None, description="Features of a head; default width / heads.")
+    mlp_width: Positive | None = Field(None, description="Hidden features of the MLP.")
+    vocab: Positive | None = Field(None, description="Tokens of the vocabulary; default the data's.")
+    context: Positive | None = Field(None, description="Longest sequence (learned positions end there).")
+    tied: bool | None = Field(None, description="Use the embedding's table as the head too.")
+    norm_eps: float | None = Field(None, gt=0, description="Added to the variance in a norm.")
+    rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies.")
+    rope_scaling: RopeScaling | None = Field(None, description="Llama 3's scaling of the rotary frequencies.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="Share of features dropped in training.")
+    options: dict[str, Any] = Field({}, description="Free-form settings for your own model.")
+
+
+class OptimizerConfig(Section):
+    """The Optax update and its learning rate over time."""
+
+    name: Literal["adamw", "lion", "adafactor", "muon", "sgd"] = Field("adamw", description="Update rule, from Optax.")
+    learning_rate: float = Field(3e-4, gt=0, description="Peak learning rate.")
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = Field("cosine", description="Course after the warm-up.")
+    warmup_steps: int = Field(0, ge=0, description="Steps of linear rise from 0 to the peak.")
+    decay_steps: int | None = Field(None, ge=1, description="Steps of wsd's final decay; default a fifth of the run.")
+    final_scale: float = Field(0.1, ge=0, le=1, description="Last learning rate as a share of the peak.")
+    weight_decay: float = Field(0.1, ge=0, description="Decoupled decay of matrices (norms, biases are spared).")
+    beta1: Fraction = Field(0.9, description="Decay of the first moment; momentum of sgd and muon.")
+    beta2: Fraction = Field(0.95, description="Decay of the second moment.")
+    epsilon: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
+    clip_norm: float | None = Field(1.0, gt=0, description="Largest global norm of the gradients; absent in code as None.")
+
+
+class DataConfig(Section):
+    """Where tokens come from and how they are batched."""
+
+    tokens: str | None = Field(None, description="Folder made by `meshkit data prepare`.")
+    text: list[str] = Field([], description="Text files, folders or globs, prepared at start; {stdlib}: Python's sources.")
+    tokenizer: str | None = Field(None, description="A tokenizer.json for `text`; absent: one token a byte.")
+    dataset: str | None = Field(None, description="Your own data set as 'package.module:callable'.")
+    sequence: Positive = Field(128, description="Tokens of a training sample.")
+    batch: Positive = Field(8, description="Samples of one step over all replicas (the global batch).")
+    held_out: float = Field(0.05, gt=0, lt=1, description="Share of `text` kept for evaluation.")
+    cache: str = Field(".cache/meshkit", description="Folder where prepared `text` is kept.")
+
+
+class RunConfig(Section):
+    """One training run."""
+
+    steps: Positive = Field(100, description="Optimizer steps.")
+    seed: int = Field(0, ge=0, description="Seed of parameters, dropout and data order.")
+    run_dir: str = Field("runs/run", description="Folder of the run's files; an existing run gets a numbered neighbour.")
+    devices: Positive | None = Field(None, description="Simulate this many CPU devices.")
+    precision: Literal["bfloat16", "float32", "float64"] = Field("bfloat16", description="Dtype of the forward and backward.")
+    zero: Literal[0, 1] = Field(1, description="ZeRO level: 1 cuts master weights and moments over data.")
+    recompute: Literal["full", "none"] = Field("full", description="full: keep stage inputs only; none: keep all that backward needs.")
+    loss: str = Field("cross_entropy", description="cross_entropy, or your own per-token loss as 'package.module:function'.")
+    evaluate_every: int = Field(0, ge=0, description="Steps between evaluations on held-out data; 0: at the end only.")
+    evaluate_batches: Positive = Field(8, description="Batches of one evaluation.")
+    log_every: Positive = Field(10, description="Steps between logged metrics.")
+    max_skipped: Positive = Field(5, description="Steps in a row with non-finite gradients that stop the run.")
+    sample_tokens: int = Field(0, ge=0, description="Tokens the trained model writes at the end, to look at.")
+    mesh: MeshShape = Field(MeshShape(), description="Shape of the device mesh.")
+    pipeline: PipelineConfig = Field(PipelineConfig(), description="Schedule and microbatches.")
+    model: ModelConfig = Field(ModelConfig(), description="The Transformer.")
+    optimizer: OptimizerConfig = Field(OptimizerConfig(), description="The update.")
+    data: DataConfig = Field(DataConfig(), description="The tokens.")
+
+    def microbatch_size(self, data: int) -> int:
+        """Samples of one microbatch on one of `data` replicas.
+
+        Raises MeshkitError when the global batch does not split evenly.
+        """
+        batch, m = self.data.batch, self.pipeline.microbatches
+        if batch % (data * m):
+            low, high = batch // (data * m) * data * m, -(-batch // (data * m)) * data * m
+            fits = [k for k in range(1, batch + 1) if batch % (data * k) == 0]
+            raise MeshkitError(
+                f"data.batch = {batch} does not split into mesh.data = {data} replicas × "
+                f"pipeline.microbatches = {m} microbatches of equal size: set data.batch to "
+                f"{' or '.join(str(b) for b in (low, high) if b)}"
+                + (f", or pipeline.microbatches to {', '.join(map(str, fits))}" if fits else "")
+            )
+        return batch // (data * m)
+
+
+def load(config: "str | os.PathLike[str] | Mapping[str, Any] | RunConfig", overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """The typed config from a TOML file, a mapping or a RunConfig, with `overrides` on top.
+
+    Overrides are nested mappings or dotted keys: `{"mesh.data": 2}`, `{"mesh": {"data": 2}}`.
+    Raises MeshkitError that names the key, the value, the rule and the nearest known key.
+    """
+    source = "the config"
+    if isinstance(config, RunConfig):
+        values: dict[str, Any] = config.model_dump(exclude_unset=True)
+    elif isinstance(config, Mapping):
+        values = _nested(config)
+    else:
+        source, values = str(config), read_toml(Path(config))
+    merged = _merge(values, _nested(overrides or {}))
+    try:
+        return RunConfig.model_validate(merged)
+    except pydantic.ValidationError as error:
+        raise MeshkitError("\n".join(_explain(item, source) for item in error.errors())) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; MeshkitError when it is missing or malformed."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        beside = [p.stem for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        hint = f"; {nearest(path.stem, beside)} (in {path.parent})" if beside else ""
+        raise MeshkitError(f"{path}: no such config file{hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise MeshkitError(f"{path}: cannot be read as a config: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise MeshkitError(f"{path}: not valid TOML: {error}") from None
+
+
+def keys(section: type[Section] = RunConfig, prefix: str = "") -> dict[str, FieldInfo]:
+    """Every leaf key of the config, dotted -> its field (annotation, default, description)."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found.update(keys(field.annotation, f"{prefix}{name}."))
+        else:
+            found[prefix + name] = field
+    return found
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        head, _, rest = key.partition(".")
+        if isinstance(value, Section):
+            value = value.model_dump(exclude_unset=True)
+        value = _nested({rest: value}) if rest else _nested(value) if isinstance(value, Mapping) else value
+        result = _merge(result, {head: value})
+    return result
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _explain(item: Any, source: str) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"{source}: unknown key {key!r}; {_known_keys_like(key)}"
+    rule = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "value_error":
+        return f"{source}: {key}: {rule}" if key else f"{source}: {rule}"
+    return f"{source}: {key} = {item['input']!r}: {rule[0].lower()}{rule[1:]}"
+
+
+def _known_keys_like(key: str) -> str:
+    """The same leaf in another table (`sequence` -> `data.sequence`), else the nearest spelling."""
+    leaf = key.rpartition(".")[2]
+    elsewhere = [known for known in keys() if known.rpartition(".")[2] == leaf]
+    return f"did you mean {' or '.join(map(repr, elsewhere))}?" if elsewhere else nearest(key, keys())

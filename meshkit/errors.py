@@ -1,0 +1,21 @@
+"""The one error that means "the user can mend this": it carries the numbers and the way out."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class MeshkitError(ValueError):
+    """A mistake in a config, a file, an argument or a cluster set-up.
+
+    The command line prints its text without a traceback and exits with 1. Broken invariants of
+    meshkit itself are `assert`s, not this.
+    """
+
+
+def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
+    """A ready-made "did you mean" clause for an unknown `word`: the closest `known` ones, or all."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=most, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"known: {', '.join(known)}"
