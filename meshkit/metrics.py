@@ -1,0 +1,135 @@
+"""What a run says about itself: metrics.jsonl, TensorBoard events, and the lines on the screen.
+
+Values arrive as plain Python floats; nothing here touches JAX.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import rich.progress
+from rich.console import Console
+from tensorboardX import SummaryWriter
+
+METRICS_FILE = "metrics.jsonl"
+
+# Metric -> (title, format) on the screen; the files hold every metric.
+SHOWN = {
+    "loss": ("loss", ".4f"),
+    "held_out_loss": ("held-out loss", ".4f"),
+    "tokens_per_second": ("tokens/s", ",.0f"),
+}
+
+
+class MetricsWriter:
+    """Appends to `run_dir`/metrics.jsonl and to TensorBoard events beside it.
+
+    A line is `{"step": 10, "loss": 2.3, …}`. JSON has no NaN or infinity: such a value is written
+    as null, and its name and kind stand under "non_finite": `{"loss": null, "non_finite": {"loss": "nan"}}`.
+    TensorBoard gets the finite values.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self._lines = (run_dir / METRICS_FILE).open("a", encoding="utf-8")
+        self._events = SummaryWriter(str(run_dir))
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record `metrics` of `step`; each line is on disk when this returns."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        record = {"step": step} | {name: finite.get(name) for name in metrics}
+        wrong = {name: str(value) for name, value in metrics.items() if name not in finite}
+        self._lines.write(json.dumps(record | ({"non_finite": wrong} if wrong else {}), allow_nan=False) + "\n")
+        self._lines.flush()
+        for name, value in finite.items():
+            self._events.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """Bring everything written so far to disk, TensorBoard's queue included."""
+        self._lines.flush()
+        self._events.flush()
+
+    def close(self) -> None:
+        """Flush and close both files."""
+        self._lines.close()
+        self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Progress:
+    """Where a run stands: a live bar on a terminal, plain lines elsewhere. A context manager.
+
+    `steps` is the last step's number and `start` the step resumed from; the ETA is the mean time of
+    the steps seen since, times those left.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        start: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._steps, self._start, self._clock = steps, start, clock
+        self._console = console or Console()
+        self._began = clock()
+        self._latest: dict[str, float] = {}
+        self._bar = _bar(self._console) if self._console.is_terminal else None
+        self._task = self._bar.add_task("", total=steps, completed=start, status="", eta="") if self._bar else None
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show `step` and its `metrics`; the bar keeps showing the latest of those not given again."""
+        eta = self._eta(step)
+        if self._bar is None or self._task is None:
+            parts = [f"step {step:{len(str(self._steps))}}/{self._steps}", status(metrics), f"ETA {eta}"]
+            self._print("  ".join(part for part in parts if part))
+            return
+        self._latest.update(metrics)
+        self._bar.update(self._task, completed=step, status=status(self._latest), eta=eta)
+
+    def note(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _eta(self, step: int) -> str:
+        done = step - self._start
+        if done <= 0:
+            return "?"
+        return str(timedelta(seconds=round((self._clock() - self._began) / done * (self._steps - step))))
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+
+def status(metrics: Mapping[str, float]) -> str:
+    """The shown metrics among `metrics`, in one line: "loss 2.3026  tokens/s 1,234"."""
+    return "  ".join(f"{title} {metrics[name]:{form}}" for name, (title, form) in SHOWN.items() if name in metrics)
+
+
+def _bar(console: Console) -> rich.progress.Progress:
+    return rich.progress.Progress(
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.BarColumn(),
+        rich.progress.TextColumn("{task.fields[status]}"),
+        rich.progress.TextColumn("ETA {task.fields[eta]}"),
+        console=console,
+    )

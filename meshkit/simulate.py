@@ -1,0 +1,24 @@
+"""Simulated CPU devices: a mesh of any size on one machine, to try, test and verify a layout."""
+
+from meshkit.errors import MeshkitError
+
+
+def simulate_cpu_devices(count: int) -> None:
+    """Make this process's JAX offer `count` CPU devices, whatever else the machine has.
+
+    Call it before JAX touches a device; calling it again with the same `count` changes nothing.
+    Raises MeshkitError when JAX already runs with other devices.
+    """
+    import jax
+
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update("jax_platforms", "cpu")
+    except RuntimeError:  # JAX's word for: a backend is already started
+        present = jax.local_devices()
+        if len(present) != count or present[0].platform != "cpu":
+            raise MeshkitError(
+                f"{count} simulated CPU devices were asked for, but JAX already runs in this process with "
+                f"{len(present)} {present[0].platform} devices: set devices = {len(present)}, or start a new "
+                f"process with JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES={count} in its environment"
+            ) from None

@@ -1,0 +1,1 @@
+"""Transformers in Flax NNX, with a PartitionSpec at every parameter; `build` finds them by name."""
