@@ -1,0 +1,1 @@
+"""Tokens on disk and on devices: token files, their preparation, the Grain loader, n-gram baselines."""
