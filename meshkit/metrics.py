@@ -37,7 +37,8 @@ class MetricsWriter:
     def __init__(self, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         self._lines = (run_dir / METRICS_FILE).open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(run_dir))
+        # Its own name counts seconds only, and would overwrite the file of a run resumed within one.
+        self._events = SummaryWriter(str(run_dir), filename_suffix=f".{time.time_ns()}")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record `metrics` of `step`; each line is on disk when this returns."""

@@ -1,0 +1,265 @@
+"""The command line: what it parses, what it prints, and its exit codes."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from meshkit import __version__, cli
+from meshkit.cli import main, parse_value, split_overrides
+from meshkit.config import RunConfig, keys, load
+from meshkit.errors import MeshkitError
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text('steps = 7\n[mesh]\ndata = 4\n[data]\ntext = ["here"]\n')
+    return str(path)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RunConfig]:
+    """The configs that reached the trainer, which here trains nothing."""
+    seen: list[RunConfig] = []
+
+    def train(config: RunConfig) -> types.SimpleNamespace:
+        seen.append(config)
+        print("progress")
+        return types.SimpleNamespace(run_dir=tmp_path, history=[], summary={"loss": 1.5})
+
+    monkeypatch.setitem(sys.modules, "meshkit.trainer", types.SimpleNamespace(train=train))
+    return seen
+
+
+@dataclasses.dataclass
+class Report:
+    ok: bool
+
+    def print(self) -> None:
+        print("a table")
+
+    def to_json(self) -> str:
+        return json.dumps({"ok": self.ok})
+
+
+def meshkit(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", "import sys; from meshkit.cli import main; sys.exit(main())", *words]
+    return subprocess.run(program, capture_output=True, text=True, env=os.environ | env, timeout=200)
+
+
+# --- overrides ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("mesh.data", "2", 2),
+        ("mesh.data", "-1", -1),
+        ("model.preset", "gpt2", "gpt2"),
+        ("model.preset", '"gpt2"', "gpt2"),
+        ("model.tied", "true", True),
+        ("optimizer.clip_norm", "0.5", 0.5),
+        ("optimizer.learning_rate", "3e-4", 3e-4),
+        ("zero", "0", 0),
+        ("run_dir", "2026", "2026"),
+        ("run_dir", "2026-01-01", "2026-01-01"),
+        ("data.text", "a.txt", ["a.txt"]),
+        ("data.text", '["a.txt", "b.txt"]', ["a.txt", "b.txt"]),
+        ("model.rope_scaling", "{factor = 4.0}", {"factor": 4.0}),
+        ("model.rope_scaling.factor", "4.0", 4.0),
+        ("model.options.anything", "[1, 2]", [1, 2]),
+        ("model.preset", "gpt2\nx = 1", "gpt2\nx = 1"),
+    ],
+)
+def test_values_are_toml_or_text(key: str, text: str, value: object) -> None:
+    assert parse_value(key, text) == value
+    assert type(parse_value(key, text)) is type(value)
+
+
+def test_overrides_stand_anywhere_in_both_spellings(config: str, trained: list[RunConfig]) -> None:
+    assert main(["train", "--mesh.data", "2", config, "--mesh.pipe=-1", "--model.rope_scaling.factor", "4"]) == 0
+    [seen] = trained
+    assert (seen.mesh.data, seen.mesh.pipe) == (2, -1)
+    assert seen.model.rope_scaling is not None
+    assert seen.model.rope_scaling.factor == 4
+
+
+def test_defaults_then_file_then_overrides(config: str, trained: list[RunConfig]) -> None:
+    main(["train", config, "--mesh.data", "2"])
+    assert trained[0].mesh.data == 2
+    assert trained[0].steps == 7
+    assert trained[0].seed == RunConfig().seed
+
+
+def test_a_wrong_key_gets_the_answer_of_a_wrong_file(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(MeshkitError) as in_file:
+        load(config, {"mehs": {"data": 2}})
+    assert main(["train", config, "--mehs.data", "2"]) == 1
+    assert capsys.readouterr().err == f"error: {in_file.value}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--mesh.data", "two"], "mesh.data = 'two'"),
+        (["--mesh.data", "0"], "mesh.data = 0: an axis has at least 1 device"),
+        (["--mesh.dta", "2"], "did you mean 'mesh.data'"),
+        (["--mesh.data"], "--mesh.data needs a value: --mesh.data VALUE\n"),
+        (["--mesh.data", "--seed", "1"], "--mesh.data needs a value"),
+        (["--jsn"], "did you mean '--json'"),
+        (["--seed", "1", "--seed=2"], "--seed is given twice"),
+    ],
+)
+def test_mistakes_say_what_to_mend(
+    config: str, trained: list[RunConfig], capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["train", config, *words]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert said in err
+    assert trained == []
+
+
+def test_own_options_are_no_overrides() -> None:
+    assert split_overrides(["verify", "--full", "c.toml", "--json", "--seed", "1"]) == (
+        ["verify", "--full", "c.toml", "--json"],
+        {"seed": 1},
+    )
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+def test_help_of_train_lists_every_key_with_its_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for key, field in keys().items():
+        assert f" --{key} " in text
+        assert field.description
+        assert field.description in text
+    assert "--zero 0|1 " in text
+    assert "--mesh.data INT Replicas" in text
+    assert "(default: 0.0003)" in text
+
+
+@pytest.mark.parametrize("words", [[], ["verify"], ["demo"], ["data"], ["data", "prepare"], ["data", "show"]])
+def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--help"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {' '.join(['meshkit', *words])} ")
+
+
+@pytest.mark.parametrize("words", [[], ["trian"], ["train"], ["data"], ["demo", "extra"], ["train", "c", "--full"]])
+def test_wrong_usage_is_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "usage: meshkit" in capsys.readouterr().err
+
+
+def test_train_with_json_prints_only_json(
+    config: str, trained: list[RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", config, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"run_dir": str(tmp_path), "loss": 1.5}
+    assert "progress" in err
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_verify_exits_with_its_verdict(
+    config: str, ok: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def verify(config: RunConfig, full: bool) -> Report:
+        asked.append((config.mesh.data, full))
+        return Report(ok)
+
+    monkeypatch.setitem(sys.modules, "meshkit.verify", types.SimpleNamespace(verify=verify))
+    assert main(["verify", config, "--full", "--json", "--mesh.data", "2"]) == (0 if ok else 1)
+    assert json.loads(capsys.readouterr().out) == {"ok": ok}
+    assert main(["verify", config]) == (0 if ok else 1)
+    assert capsys.readouterr().out == "a table\n"
+    assert asked == [(2, True), (4, False)]
+
+
+def test_demo_exits_1_when_a_cut_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshkit.demo.run_demo", lambda: Report(False))
+    assert main(["demo"]) == 1
+
+
+def test_data_is_prepared_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(f"some text of {name}\n" * 20)
+    out = str(tmp_path / "tokens")
+    assert main(["data", "prepare", str(tmp_path), "--out", out, "--held-out", "0.5", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["files"] == 2
+    assert main(["data", "show", out, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"folder": out, **made["header"]}
+    assert main(["data", "show", out]) == 0
+    tokens = shown["splits"]["train"]["tokens"]
+    assert f"{tokens:,} tokens" in capsys.readouterr().out
+
+
+def test_damaged_data_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("text " * 100)
+    out = tmp_path / "tokens"
+    assert main(["data", "prepare", str(tmp_path / "a.txt"), "--out", str(out)]) == 0
+    (out / "train.bin").write_bytes(b"")
+    assert main(["data", "show", str(out)]) == 1
+    assert "train.bin" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_exit_130(config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(*_: object) -> RunConfig:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "load", stop)
+    assert main(["train", config]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+# --- as a program -------------------------------------------------------------------------------
+
+
+def test_program_says_its_version_without_jax() -> None:
+    program = (
+        "import sys; from meshkit.cli import main\ntry: main(['--version'])\nfinally: assert 'jax' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"meshkit {__version__}\n")
+
+
+def test_program_has_no_traceback_for_a_mistake() -> None:
+    done = meshkit("train", "nowhere.toml")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: nowhere.toml: no such config file")
+    assert "Traceback" not in done.stderr
+
+
+def test_program_simulates_the_devices_it_needs() -> None:
+    done = meshkit("demo", "--json", JAX_NUM_CPU_DEVICES="1")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["ok"]
+    assert len(report["rows"][-1]["held"]) == 8
+
+
+def test_train_says_that_devices_are_simulated(
+    config: str, trained: list[RunConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", config, "--devices", "8"]) == 0
+    assert "simulating 8 CPU devices" in capsys.readouterr().err
