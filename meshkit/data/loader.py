@@ -91,9 +91,10 @@ class Loader(Iterator[Batch]):
                 f"{_name(source)} has {len(source)} samples and a batch takes {batch}: lower data.batch to at most "
                 f"{len(source)}, lower data.sequence for more and shorter samples, or give more text"
             )
-        self.sequence = sequence if sequence is not None else _length(source)
+        first = source[0]
+        self.sequence = _length(first) if sequence is None else sequence
         self._source_name, self._vocab = _name(source), vocab
-        self._check(source[0], "sample 0")
+        self._check(first, "sample 0")
         self._shape = (microbatches, batch // microbatches, self.sequence)
         self._sharding: Sharding = SingleDeviceSharding(jax.local_devices()[0])
         if mesh is not None:
@@ -180,8 +181,6 @@ def _name(source: Source) -> str:
     return repr(source) if isinstance(source, TokenSource) else f"the data set {kind.__module__}.{kind.__qualname__}"
 
 
-def _length(source: Source) -> int:
-    """Tokens of the first sample, 0 when it has none (the check of the sample says so)."""
-    sample = source[0]
-    tokens = np.asarray(sample.get("tokens", ())) if isinstance(sample, Mapping) else np.array(())
-    return tokens.shape[0] if tokens.ndim == 1 else 0
+def _length(sample: Any) -> int:
+    """Tokens of a sample; 0 for what is no sample, as its check will say."""
+    return np.size(sample["tokens"]) if isinstance(sample, Mapping) and "tokens" in sample else 0
