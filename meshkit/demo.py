@@ -220,7 +220,7 @@ def run_case(case: Case) -> Row:
         cut=case.cut,
         mesh=str(case.shape),
         max_abs_error=float(np.max(jax.tree.leaves(errors))),
-        collectives=collectives(compiled.as_text()),
+        collectives=collectives(compiled.as_text() or ""),
         held=held(devices, placed),
     )
 
