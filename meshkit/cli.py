@@ -15,6 +15,7 @@ import textwrap
 import tomllib
 import types
 import typing
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv[:1] in (["train"], ["verify"]):
             argv, overrides = split_overrides(argv)
         options = _parser().parse_args(argv)
-        return options.run(options, overrides)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return options.run(options, overrides)
     except MeshkitError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as a sentence for the user: where in the code it arose is of no use to them."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 # --- commands -----------------------------------------------------------------------------------

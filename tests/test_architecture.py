@@ -41,7 +41,9 @@ CHAIN = [
 ]
 
 # What a model may know of the framework.
-SEEN_BY_MODELS = re.compile(r"meshkit\.(config|errors|mesh|models(\..*)?|pipeline\.(collectives|stage|vocab)|sharding)")
+SEEN_BY_MODELS = re.compile(
+    r"meshkit\.(config|errors|imports|mesh|models(\..*)?|pipeline\.(collectives|stage|vocab)|sharding)"
+)
 
 
 def modules() -> dict[str, Path]:

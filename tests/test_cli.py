@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+import warnings
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,17 @@ def test_verify_exits_with_its_verdict(
 def test_demo_exits_1_when_a_cut_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshkit.demo.run_demo", lambda: Report(False))
     assert main(["demo"]) == 1
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_a_warning_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def warn() -> Report:
+        warnings.warn("a tensor group leaves its node", stacklevel=2)
+        return Report(True)
+
+    monkeypatch.setattr("meshkit.demo.run_demo", warn)
+    assert main(["demo"]) == 0
+    assert capsys.readouterr().err == "warning: a tensor group leaves its node\n"
 
 
 def test_data_is_prepared_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
