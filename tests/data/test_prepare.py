@@ -85,6 +85,14 @@ def test_the_held_out_share_is_near_what_was_asked(corpus: Path, share: float) -
     assert abs(sum(d.size for d in held) - share * total) <= largest
 
 
+def test_the_held_out_are_spread_over_all_names(tmp_path: Path) -> None:
+    for i in range(200):
+        (tmp_path / f"{i:03}").write_bytes(b"equal")
+    held = [int(d.name) for d in documents.split(documents.find([str(tmp_path)]), 0.2)[1]]
+    assert len(held) == 40
+    assert min(np.bincount(np.array(held) // 50, minlength=4)) >= 4
+
+
 def test_new_files_move_few_old_ones(corpus: Path) -> None:
     before = {d.name for d in documents.split(documents.find([str(corpus)]), 0.3)[1]}
     (corpus / "new.txt").write_text("new")
