@@ -62,8 +62,12 @@ class PipelineConfig(Section):
     """How a batch flows through the stages."""
 
     schedule: str = Field("1f1b", description="Order of forwards and backwards: gpipe or 1f1b.")
-    microbatches: Positive = Field(1, description="Slices of a replica's batch that follow each other through the stages.")
-    unroll: Positive = Field(1, description="Layers unrolled in one trip of the layer loop: faster on CPU, slower to compile.")
+    microbatches: Positive = Field(
+        1, description="Slices of a replica's batch that follow each other through the stages."
+    )
+    unroll: Positive = Field(
+        1, description="Layers unrolled in one trip of the layer loop: faster on CPU, slower to compile."
+    )
 
 
 class RopeScaling(Section):
@@ -92,7 +96,9 @@ class ModelConfig(Section):
     norm_eps: float | None = Field(None, gt=0, description="Added to the variance in a norm.")
     rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies.")
     rope_scaling: RopeScaling | None = Field(None, description="Llama 3's scaling of the rotary frequencies.")
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="Share of features dropped in training.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        None, description="Share of features dropped in training."
+    )
     options: dict[str, Any] = Field({}, description="Free-form settings for your own model.")
 
 
@@ -109,14 +115,18 @@ class OptimizerConfig(Section):
     beta1: Fraction = Field(0.9, description="Decay of the first moment; momentum of sgd and muon.")
     beta2: Fraction = Field(0.95, description="Decay of the second moment.")
     epsilon: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
-    clip_norm: float | None = Field(1.0, gt=0, description="Largest global norm of the gradients; absent in code as None.")
+    clip_norm: float | None = Field(
+        1.0, gt=0, description="Largest global norm of the gradients; absent in code as None."
+    )
 
 
 class DataConfig(Section):
     """Where tokens come from and how they are batched."""
 
     tokens: str | None = Field(None, description="Folder made by `meshkit data prepare`.")
-    text: list[str] = Field([], description="Text files, folders or globs, prepared at start; {stdlib}: Python's sources.")
+    text: list[str] = Field(
+        [], description="Text files, folders or globs, prepared at start; {stdlib}: Python's sources."
+    )
     tokenizer: str | None = Field(None, description="A tokenizer.json for `text`; absent: one token a byte.")
     dataset: str | None = Field(None, description="Your own data set as 'package.module:callable'.")
     sequence: Positive = Field(128, description="Tokens of a training sample.")
@@ -130,12 +140,20 @@ class RunConfig(Section):
 
     steps: Positive = Field(100, description="Optimizer steps.")
     seed: int = Field(0, ge=0, description="Seed of parameters, dropout and data order.")
-    run_dir: str = Field("runs/run", description="Folder of the run's files; an existing run gets a numbered neighbour.")
+    run_dir: str = Field(
+        "runs/run", description="Folder of the run's files; an existing run gets a numbered neighbour."
+    )
     devices: Positive | None = Field(None, description="Simulate this many CPU devices.")
-    precision: Literal["bfloat16", "float32", "float64"] = Field("bfloat16", description="Dtype of the forward and backward.")
+    precision: Literal["bfloat16", "float32", "float64"] = Field(
+        "bfloat16", description="Dtype of the forward and backward."
+    )
     zero: Literal[0, 1] = Field(1, description="ZeRO level: 1 cuts master weights and moments over data.")
-    recompute: Literal["full", "none"] = Field("full", description="full: keep stage inputs only; none: keep all that backward needs.")
-    loss: str = Field("cross_entropy", description="cross_entropy, or your own per-token loss as 'package.module:function'.")
+    recompute: Literal["full", "none"] = Field(
+        "full", description="full: keep stage inputs only; none: keep all that backward needs."
+    )
+    loss: str = Field(
+        "cross_entropy", description="cross_entropy, or your own per-token loss as 'package.module:function'."
+    )
     evaluate_every: int = Field(0, ge=0, description="Steps between evaluations on held-out data; 0: at the end only.")
     evaluate_batches: Positive = Field(8, description="Batches of one evaluation.")
     log_every: Positive = Field(10, description="Steps between logged metrics.")
@@ -165,7 +183,9 @@ class RunConfig(Section):
         return batch // (data * m)
 
 
-def load(config: "str | os.PathLike[str] | Mapping[str, Any] | RunConfig", overrides: Mapping[str, Any] | None = None) -> RunConfig:
+def load(
+    config: "str | os.PathLike[str] | Mapping[str, Any] | RunConfig", overrides: Mapping[str, Any] | None = None
+) -> RunConfig:
     """The typed config from a TOML file, a mapping or a RunConfig, with `overrides` on top.
 
     Overrides are nested mappings or dotted keys: `{"mesh.data": 2}`, `{"mesh": {"data": 2}}`.

@@ -1,0 +1,148 @@
+"""The Optax update that a config names, and its learning rate over the steps."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from meshkit.config import OptimizerConfig
+from meshkit.errors import MeshkitError
+from meshkit.pipeline.stage import Params
+
+MATRIX_FROM = 2
+"""Parameters with fewer dims than this in a layer (norms, biases) are not decayed."""
+
+
+def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Step -> learning rate: linear warm-up, then cosine, linear, constant or WSD (arXiv 2404.06395).
+
+    Raises MeshkitError when warm-up and decay do not fit in `steps`.
+    """
+    peak, warmup, floor = config.learning_rate, config.warmup_steps, config.learning_rate * config.final_scale
+    decay = max(1, steps // 5) if config.decay_steps is None else config.decay_steps
+    needed = warmup + (decay if config.schedule == "wsd" else 0)
+    if needed > steps:
+        raise MeshkitError(
+            f"optimizer.warmup_steps = {warmup}"
+            + (f" and optimizer.decay_steps = {decay}" if config.schedule == "wsd" else "")
+            + f" do not fit into steps = {steps}: lower them to {steps} in all, or raise steps"
+        )
+    rest = max(1, steps - warmup)
+    after = {
+        "cosine": lambda: optax.cosine_decay_schedule(peak, rest, config.final_scale),
+        "linear": lambda: optax.linear_schedule(peak, floor, rest),
+        "constant": lambda: optax.constant_schedule(peak),
+        "wsd": lambda: optax.join_schedules(
+            [optax.constant_schedule(peak), optax.linear_schedule(peak, floor, decay)], [steps - warmup - decay]
+        ),
+    }[config.schedule]()
+    # Step 0 already learns: a rate of 0 would waste it.
+    rise = optax.linear_schedule(peak / (warmup + 1), peak, max(1, warmup))
+    return optax.join_schedules([rise, after], [warmup]) if warmup else after
+
+
+def build(config: OptimizerConfig, steps: int, shapes: Params, vocab: int) -> optax.GradientTransformation:
+    """The update rule. Clipping by the global norm is the train step's: it knows the norm anyway.
+
+    `shapes`: the parameters, blocks stacked. `vocab`: true rows of the tables, which may be padded.
+    """
+    rate = learning_rate(config, steps)
+    decayed = _decayed(shapes)
+    match config.name:
+        case "adamw":
+            return optax.adamw(
+                rate, config.beta1, config.beta2, config.epsilon, weight_decay=config.weight_decay, mask=decayed
+            )
+        case "lion":
+            return optax.lion(rate, config.beta1, config.beta2, weight_decay=config.weight_decay, mask=decayed)
+        case "sgd":
+            return optax.chain(
+                optax.add_decayed_weights(config.weight_decay, decayed), optax.sgd(rate, config.beta1 or None)
+            )
+        case "adafactor":
+            rule = optax.chain(
+                optax.scale_by_factored_rms(),
+                optax.clip_by_block_rms(1.0),
+                optax.add_decayed_weights(config.weight_decay, decayed),
+                optax.scale_by_learning_rate(rate),
+            )
+            # Its statistics are means over rows and columns: padding must not count in them.
+            return _on_true_rows(rule, vocab)
+        case "muon":
+            return optax.contrib.muon(
+                rate,
+                beta=config.beta1,
+                weight_decay=config.weight_decay,
+                weight_decay_mask=decayed,
+                adam_b1=config.beta1,
+                adam_b2=config.beta2,
+                muon_weight_dimension_numbers=_muon_dimensions(shapes),
+            )
+
+
+def _decayed(shapes: Params) -> Params:
+    """True at matrices. Blocks have a leading dim of layers, which does not count."""
+
+    def is_matrix(path: Any, shape: jax.ShapeDtypeStruct) -> bool:
+        return len(shape.shape) - _in_blocks(path) >= MATRIX_FROM
+
+    return jax.tree_util.tree_map_with_path(is_matrix, shapes)
+
+
+def _muon_dimensions(shapes: Params) -> Params:
+    """Blocks' matrices are orthogonalised, each layer by itself; all else goes to Adam (None)."""
+
+    def dimensions(path: Any, shape: jax.ShapeDtypeStruct) -> Any:
+        matrix = _in_blocks(path) and len(shape.shape) == 1 + MATRIX_FROM
+        return optax.contrib.MuonDimensionNumbers(reduction_axis=(1,), output_axis=(2,)) if matrix else None
+
+    return jax.tree_util.tree_map_with_path(dimensions, shapes)
+
+
+def _in_blocks(path: Any) -> bool:
+    return path[0].key == "blocks"
+
+
+def _on_true_rows(rule: optax.GradientTransformation, vocab: int) -> optax.GradientTransformation:
+    """`rule` on tables without their padded rows, which stay zero."""
+
+    def cut(tree: Any) -> Any:
+        return {k: {"table": v["table"][:vocab]} if k in ("embed", "head") else v for k, v in tree.items()}
+
+    def pad(path: Any, update: jax.Array, like: jax.Array) -> jax.Array:
+        return jnp.pad(update, [(0, big - small) for small, big in zip(update.shape, like.shape, strict=True)])
+
+    def init(params: Any) -> Any:
+        return rule.init(cut(params))
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        changed, state = rule.update(cut(updates), state, cut(params))
+        return jax.tree_util.tree_map_with_path(pad, changed, updates), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def state_specs(state: Any, shapes: Params, specs: Params, default: Any) -> Any:
+    """A spec for every leaf of an optimizer state: a parameter's own where the leaf mirrors one.
+
+    state: shapes of the optimizer state. A leaf mirrors the parameter whose path ends its own and
+    whose shape it has (moments do; counters and factored statistics do not and get `default`).
+    """
+    known = {
+        jax.tree_util.keystr(path): (shape.shape, spec)
+        for (path, shape), spec in zip(
+            jax.tree_util.tree_leaves_with_path(shapes),
+            jax.tree.leaves(specs, is_leaf=lambda x: x is None),
+            strict=True,
+        )
+    }
+
+    def choose(path: Any, leaf: Any) -> Any:
+        for start in range(len(path)):
+            shape, spec = known.get(jax.tree_util.keystr(path[start:]), (None, None))
+            if shape == leaf.shape:
+                return spec
+        return default
+
+    return jax.tree_util.tree_map_with_path(choose, state)

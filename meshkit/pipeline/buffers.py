@@ -1,0 +1,70 @@
+"""Buffers of slots, read and written in place, and gates around work that not every device does.
+
+Gates. Where only some devices act, the work stands in a loop of zero or one trip: unlike `lax.cond`
+it updates its carry in place, and an idle device does no work. A *stage gate* differs between stages,
+so inside it only tensor peers of one stage may talk; a *mesh gate* is open on all devices or on none.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from meshkit.mesh import TENSOR
+from meshkit.pipeline.collectives import axis_size
+from meshkit.pipeline.schedule import IDLE
+
+C = TypeVar("C")
+
+STAGE_GATE, MESH_GATE = "stage_gate", "mesh_gate"
+
+EMPTY = 0.0
+"""What a slot holds before anything is put there. No result depends on it (a test puts NaN)."""
+
+
+def empty(leading: tuple[int, ...], value: Any) -> jax.Array:
+    """An empty buffer [*leading, *value.shape] of value's dtype."""
+    return jnp.full((*leading, *value.shape), EMPTY, value.dtype)
+
+
+def empty_activations(leading: tuple[int, ...], x_BSH: Any) -> jax.Array:
+    """An empty buffer [*leading, B, S, H], its sequence cut over tensor."""
+    array = empty(leading, x_BSH)
+    if axis_size(TENSOR) == 1:
+        return array
+    return lax.with_sharding_constraint(array, P(*(None,) * len(leading), None, TENSOR, None))
+
+
+def get(buffer: jax.Array, *index: Any) -> jax.Array:
+    """`buffer[index]` for traced integers."""
+    rest = buffer.shape[len(index) :]
+    return lax.dynamic_slice(buffer, _start(buffer, index), (1,) * len(index) + rest).reshape(rest)
+
+
+def put(buffer: jax.Array, value: jax.Array, *index: Any) -> jax.Array:
+    """`buffer` with `value` at `index`, in place."""
+    value = value.astype(buffer.dtype).reshape((1,) * len(index) + value.shape)
+    return lax.dynamic_update_slice(buffer, value, _start(buffer, index))
+
+
+def put_if(valid: Any, buffer: jax.Array, value: jax.Array, slot: jax.Array) -> jax.Array:
+    """`put` where `valid` holds; `slot` may be IDLE where it does not."""
+    slot = jnp.maximum(slot, 0)
+    return put(buffer, jnp.where(valid, value.astype(buffer.dtype), get(buffer, slot)), slot)
+
+
+def gate(scope: str, occurs: str, index: jax.Array, action: Callable[[C], C], carry: C) -> C:
+    """Do `action` where `index` is not IDLE; without a gate if it always or never is (`Phase.occurs`)."""
+    if occurs == "never":
+        return carry
+    if occurs == "always":
+        return action(carry)
+    with jax.named_scope(scope):
+        return lax.fori_loop(0, (index != IDLE).astype(jnp.int32), lambda _, c: action(c), carry)
+
+
+def _start(buffer: jax.Array, index: tuple[Any, ...]) -> list[jax.Array]:
+    return [jnp.asarray(i, jnp.int32) for i in (*index, *(0,) * (buffer.ndim - len(index)))]

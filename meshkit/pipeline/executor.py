@@ -1,0 +1,265 @@
+"""Runs a Schedule: one scan over ticks, whatever the table says.
+
+The function `run` is traced inside `jax.shard_map` with data and pipe manual and tensor left to the
+compiler. A tick does, in this order: look up the embedding of the microbatch that enters; forward;
+loss of the microbatch that leaves; backward; gradient of the embedding; hand over to the neighbours.
+
+Shapes: M microbatches, B microbatch size, S sequence, H width, V vocabulary.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from meshkit.mesh import PIPE, TENSOR
+from meshkit.pipeline import recompute as rc
+from meshkit.pipeline import vocab
+from meshkit.pipeline.buffers import MESH_GATE, STAGE_GATE, empty_activations, gate, get, put, put_if
+from meshkit.pipeline.collectives import axis_index, axis_size, psum, shift, widened
+from meshkit.pipeline.schedule import IDLE, Schedule
+from meshkit.pipeline.slots import Phase, SlotTable, allocate, phases
+from meshkit.pipeline.stage import Context, Params, Stages, outer
+
+Here = dict[str, Any]
+"""A column of the slot table as one stage sees it: name -> int32 scalar (see `slots.Columns`)."""
+
+
+class Batch(NamedTuple):
+    """A replica's batch. `weights` are already divided by the global number of target tokens."""
+
+    tokens_MBS: jax.Array
+    targets_MBS: jax.Array
+    weights_MBS: jax.Array
+    samples_MB: jax.Array
+
+
+class Carry(NamedTuple):
+    """What goes from tick to tick."""
+
+    inputs: jax.Array  # [slot, B, S, H] stage inputs that wait for their forward
+    kept: Any  # what forwards keep for their backwards, leaves [slot, …]
+    gradients: jax.Array  # [slot, B, S, H] gradients of stage outputs that wait for their backward
+    y_BSH: jax.Array  # this tick's forward result, for the hop
+    dx_BSH: jax.Array  # this tick's backward result, for the hop
+    params: Params  # the accumulated gradients of the parameters
+    loss: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """A model, a schedule and a memory policy: all that the executor needs besides arrays.
+
+    recompute: a key of POLICIES. unroll: layers unrolled in a trip of the layer loop.
+    accumulate: dtype of the accumulated gradients.
+    automatic_specs: how the compiler cuts each parameter, within the slice of a data and pipe coordinate.
+    """
+
+    stages: Stages
+    schedule: Schedule
+    recompute: str
+    unroll: int
+    loss: vocab.TokenLoss | None
+    accumulate: Any
+    automatic_specs: Params
+
+    def run(self, params: Params, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, Params]:
+        """Sum of weighted losses of this replica, and its gradients (empty for an evaluation schedule).
+
+        The loss is the same on every stage and tensor peer. Gradients of blocks and tables are those
+        of this stage's slice; of all others the same on every stage.
+        """
+        slots = allocate(self.schedule)
+        run = _Run(self, params, batch, key)
+        carry = run.empty(slots)
+        for phase in phases(slots.columns):
+            columns = dataclasses.asdict(slots.columns[phase.start : phase.stop])
+            tick = functools.partial(run.tick, phase)
+            carry, _ = lax.scan(tick, carry, jax.tree.map(jnp.asarray, columns))
+        return carry.loss, carry.params
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """One trace of a Pipeline over given arrays."""
+
+    pipeline: Pipeline
+    params: Params
+    batch: Batch
+    key: jax.Array | None
+
+    # --- one tick -----------------------------------------------------------------------------
+
+    def tick(self, phase: Phase, carry: Carry, columns: Here) -> tuple[Carry, None]:
+        stage = axis_index(PIPE)
+        here = {name: column[stage] if column.ndim else column for name, column in columns.items()}
+        for scope, name, action in (
+            (MESH_GATE, "embed", self._embed),
+            (STAGE_GATE, "forward", self._forward),
+            (MESH_GATE, "head", self._head),
+            (STAGE_GATE, "backward", self._backward),
+            (MESH_GATE, "embed_gradient", self._embed_gradient),
+        ):
+            with jax.named_scope(name):
+                carry = gate(scope, phase.occurs[name], here[name], functools.partial(action, here), carry)
+        return self._hop(phase, here, carry), None
+
+    def _hop(self, phase: Phase, here: Here, carry: Carry) -> Carry:
+        """Activations to the next stage, gradients to the one before; from its neighbours into slots."""
+        if axis_size(PIPE) == 1:
+            return carry
+        if phase.occurs["forward"] != "never":
+            slot = here["arrival"]
+            with jax.named_scope("hop_forward"):
+                x_BSH = shift(carry.y_BSH, PIPE, +1)
+            carry = carry._replace(inputs=put_if(slot != IDLE, carry.inputs, x_BSH, slot))
+        if phase.occurs["backward"] != "never":
+            slot = here["gradient_arrival"]
+            with jax.named_scope("hop_backward"):
+                dy_BSH = shift(carry.dx_BSH, PIPE, -1)
+            carry = carry._replace(gradients=put_if(slot != IDLE, carry.gradients, dy_BSH, slot))
+        return carry
+
+    # --- actions of one stage -----------------------------------------------------------------
+
+    def _forward(self, here: Here, carry: Carry) -> Carry:
+        chunk = self._chunk(here["forward"], here["forward_chunk"])
+        blocks, block = self.params["blocks"], self.pipeline.stages.block
+        x_BSH, kept = get(carry.inputs, here["input_slot"]), carry.kept
+        if self._saves_layers:
+            y_BSH, kept = rc.run_forward(self._policy, block, chunk, blocks, x_BSH, kept, here["keep_slot"])
+        else:
+            if self.pipeline.schedule.trains:
+                kept = put(kept, x_BSH, here["keep_slot"])
+            y_BSH = rc.forward_only(block, chunk, blocks, x_BSH)
+        return carry._replace(y_BSH=y_BSH, kept=kept)
+
+    def _backward(self, here: Here, carry: Carry) -> Carry:
+        chunk = self._chunk(here["backward"], here["backward_chunk"])
+        blocks, block = self.params["blocks"], self.pipeline.stages.block
+        dy_BSH, kept, slot = get(carry.gradients, here["gradient_slot"]), carry.kept, here["kept_slot"]
+        if not self._saves_layers:
+            x_BSH = get(kept, slot)
+            kept, slot = rc.empty(self._policy, block, chunk, blocks, x_BSH, slots=1), 0
+            _, kept = rc.run_forward(self._policy, block, chunk, blocks, x_BSH, kept, slot)
+        gradients = carry.params["blocks"]
+        dx_BSH, gradients = rc.run_backward(self._policy, block, chunk, blocks, gradients, dy_BSH, kept, slot)
+        return carry._replace(dx_BSH=dx_BSH, params=carry.params | {"blocks": gradients})
+
+    # --- actions of the whole mesh ------------------------------------------------------------
+
+    def _embed(self, here: Here, carry: Carry) -> Carry:
+        """All stages look up their rows of the entering microbatch; stage 0 takes the sum."""
+        x_BSH = self._lookup(here["embed"])
+        x_BSH = self.pipeline.stages.enter(outer(self.params), self.params, x_BSH, self._entering(here["embed"]))
+        return carry._replace(inputs=put_if(axis_index(PIPE) == 0, carry.inputs, x_BSH, here["embed_slot"]))
+
+    def _head(self, here: Here, carry: Carry) -> Carry:
+        """All stages take their slice of the leaving microbatch's logits; the last one gets dy."""
+        stages, params, i = self.pipeline.stages, self.params, here["head"]
+        last = axis_index(PIPE) == axis_size(PIPE) - 1
+        y_BSH = psum(jnp.where(last, carry.y_BSH, 0), PIPE)  # the last stage's output, to every stage
+        h_BSH, pullback = jax.vjp(lambda own, y: stages.leave(own, params, y), outer(params), y_BSH)
+        name = "embed" if stages.tied else "head"
+        table = params[name]["table"]
+        labels = self.batch.targets_MBS[i], self.batch.weights_MBS[i]
+        if not self.pipeline.schedule.trains:
+            loss = vocab.head_loss(table, h_BSH, *labels, stages.vocab, self.pipeline.loss)
+            return carry._replace(loss=carry.loss + loss)
+        done = vocab.head(table, carry.params[name]["table"], h_BSH, *labels, stages.vocab, self.pipeline.loss)
+        douter, dy_BSH = pullback(done.dh_BsH)
+        return carry._replace(
+            loss=carry.loss + done.loss,
+            params=_added(carry.params, douter) | {name: {"table": done.grad_vH}},
+            gradients=put_if(last, carry.gradients, dy_BSH, here["head_slot"]),
+        )
+
+    def _embed_gradient(self, here: Here, carry: Carry) -> Carry:
+        """Stage 0's dx, to every stage: each adds it to the rows that it holds."""
+        stages, params, i = self.pipeline.stages, self.params, here["embed_gradient"]
+        dx_BSH = psum(jnp.where(axis_index(PIPE) == 0, carry.dx_BSH, 0), PIPE)
+        entering = self._entering(i)
+        _, pullback = jax.vjp(lambda own, x: stages.enter(own, params, x, entering), outer(params), self._lookup(i))
+        douter, dx_BSH = pullback(dx_BSH)
+        table = vocab.lookup_grad(carry.params["embed"]["table"], self.batch.tokens_MBS[i], dx_BSH)
+        return carry._replace(params=_added(carry.params, douter) | {"embed": {"table": table}})
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def empty(self, slots: SlotTable) -> Carry:
+        """The carry before the first tick."""
+        _, B, S = self.batch.tokens_MBS.shape
+        table_vH = self.params["embed"]["table"]
+        x_BSH = empty_activations((), jax.ShapeDtypeStruct((B, S, table_vH.shape[1]), table_vH.dtype))
+        kept: Any = empty_activations((slots.kept,), x_BSH)
+        if self._saves_layers:
+            block, chunk = self.pipeline.stages.block, self._chunk(0, 0)
+            kept = rc.empty(self._policy, block, chunk, self.params["blocks"], x_BSH, slots.kept)
+        trained = self.params if self.pipeline.schedule.trains else {}
+        specs = {name: self.pipeline.automatic_specs[name] for name in trained}
+        return Carry(
+            inputs=empty_activations((slots.inputs,), x_BSH),
+            kept=kept,
+            gradients=empty_activations((slots.gradients,), x_BSH),
+            y_BSH=x_BSH,
+            dx_BSH=x_BSH,
+            params=jax.tree.map(lambda p, s: _cut(jnp.zeros(p.shape, self.pipeline.accumulate), s), trained, specs),
+            loss=jnp.zeros((), widened(x_BSH).dtype),
+        )
+
+    @property
+    def _saves_layers(self) -> bool:
+        """Whether a forward saves by the layer, or the stage's input alone."""
+        # With the backward in the forward's own tick, one slot of layer inputs costs what recomputing
+        # the stage would take as a temporary, and saves a forward.
+        schedule = self.pipeline.schedule
+        return schedule.trains and (self.pipeline.recompute == "none" or schedule.backward_at_once)
+
+    @property
+    def _policy(self) -> rc.LayerPolicy:
+        return POLICIES[self.pipeline.recompute]
+
+    def _lookup(self, microbatch: jax.Array) -> jax.Array:
+        return vocab.lookup(self.params["embed"]["table"], self.batch.tokens_MBS[microbatch])
+
+    def _entering(self, microbatch: jax.Array) -> Context:
+        return Context(-1, self.batch.samples_MB[microbatch], self.key)
+
+    def _chunk(self, microbatch: Any, chunk: Any) -> rc.Chunk:
+        schedule = self.pipeline.schedule
+        layers = self.pipeline.stages.layers // (schedule.stages * schedule.chunks)
+        first = chunk * layers if schedule.chunks > 1 else 0
+        before = (chunk * schedule.stages + axis_index(PIPE)) * layers  # layers of the model before this chunk
+        samples_B = self.batch.samples_MB[microbatch]
+        return rc.Chunk(
+            first=first,
+            layers=layers,
+            fetch=_layer,
+            deposit=_add_layer,
+            context=lambda k: Context(before + k, samples_B, self.key),
+            unroll=min(self.pipeline.unroll, layers),
+        )
+
+
+POLICIES: dict[str, rc.LayerPolicy] = {"full": rc.SaveInput(), "none": rc.SaveResiduals()}
+
+
+def _layer(stacks: Params, index: Any) -> Params:
+    return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, index, 0, keepdims=False), stacks)
+
+
+def _add_layer(stacks: Params, index: Any, gradient: Params) -> Params:
+    return jax.tree.map(lambda a, g: a.at[index].add(g.astype(a.dtype)), stacks, gradient)
+
+
+def _added(accumulated: Params, gradient: Params) -> Params:
+    added = {k: jax.tree.map(lambda a, g: a + g.astype(a.dtype), accumulated[k], gradient[k]) for k in gradient}
+    return accumulated | added
+
+
+def _cut(array: jax.Array, spec: P) -> jax.Array:
+    return lax.with_sharding_constraint(array, spec) if axis_size(TENSOR) > 1 else array

@@ -1,0 +1,173 @@
+"""A pipeline schedule as data: who does what at each tick, its laws and its cost. NumPy only.
+
+Words: a *stage* is a position on the pipe axis; a *chunk* (virtual stage) is a consecutive group of
+layers, and a stage holds `chunks` of them: chunk c of stage s is the c·P + s-th group of the model. A
+*tick* is one column of the table: every stage does at most one forward and one backward, then hands
+its results to its neighbours (a result is usable from the next tick on). A *microbatch* flows whole.
+
+The table is what the executor runs, the planner times, the viewer draws and the tests check.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+IDLE = -1
+FORWARD, BACKWARD = "F", "B"
+
+
+class Action(NamedTuple):
+    """One cell's work: `kind` F (forward) or B (backward) of a microbatch through a chunk."""
+
+    kind: str
+    microbatch: int
+    chunk: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A checked table of actions. `cells[tick][stage]` is the tuple of actions done there.
+
+    Raises ValueError on construction when a law is broken, naming tick, stage and action:
+    every action once; a forward after the previous group's; a backward after its own forward and
+    after the next group's backward; at most one action of a kind in a cell.
+    A table without any backward is an evaluation schedule.
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    cells: tuple[tuple[tuple[Action, ...], ...], ...]
+    chunks: int = 1
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def ticks(self) -> int:
+        """Columns of the table."""
+        return len(self.cells)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the table has backwards."""
+        return any(action.kind == BACKWARD for _, _, action in self)
+
+    @property
+    def backward_at_once(self) -> bool:
+        """Whether every backward stands in the tick of its forward, as with a single stage."""
+        return self.trains and bool((self.ticks_of(FORWARD) == self.ticks_of(BACKWARD)).all())
+
+    def __iter__(self) -> Iterator[tuple[int, int, Action]]:
+        """(tick, stage, action) in the order in which a tick does them."""
+        for tick, column in enumerate(self.cells):
+            for stage, actions in enumerate(column):
+                for action in actions:
+                    yield tick, stage, action
+
+    def ticks_of(self, kind: str) -> np.ndarray:
+        """When each action of `kind` happens: int array [microbatch, group], group = chunk·P + stage."""
+        when = np.full((self.microbatches, self.chunks * self.stages), IDLE)
+        for tick, stage, action in self:
+            if action.kind == kind:
+                when[action.microbatch, action.chunk * self.stages + stage] = tick
+        return when
+
+    def in_flight(self) -> np.ndarray:
+        """Microbatches forward done, backward pending (counting the one at work): int [tick, stage]."""
+        count = np.zeros((self.ticks, self.stages), int)
+        if not self.trains:
+            return count
+        starts, ends = self.ticks_of(FORWARD), self.ticks_of(BACKWARD)
+        for group in range(self.chunks * self.stages):
+            for start, end in zip(starts[:, group], ends[:, group], strict=True):
+                count[start : end + 1, group % self.stages] += 1
+        return count
+
+    def cost(self, costs: Mapping[str, float]) -> float:
+        """Time of the whole table in lock-step: each tick lasts as long as its busiest stage.
+
+        `costs`: kind -> time of that action for all layers of a stage; a chunk takes its share.
+        """
+        busiest = (max(sum(costs[a.kind] for a in actions) for actions in column) for column in self.cells)
+        return sum(busiest) / self.chunks
+
+    def bubble(self, costs: Mapping[str, float]) -> float:
+        """Share of the stages' time that is idle in lock-step, 0 … 1."""
+        work = self.microbatches * sum(costs[k] for k in ((FORWARD, BACKWARD) if self.trains else (FORWARD,)))
+        return 1 - work / self.cost(costs)
+
+    @property
+    def ideal_bubble(self) -> float:
+        """(P−1)/(m+P−1), the idle share of an ideal pipeline of equal actions (GPipe, arXiv 1811.06965)."""
+        return (self.stages - 1) / (self.microbatches + self.stages - 1)
+
+    def __str__(self) -> str:
+        """The grid as text: a row a stage, a column a tick, `F2+B0` for two actions, `.` for none."""
+        rows = [["+".join(map(str, column[s])) or "." for column in self.cells] for s in range(self.stages)]
+        width = max(len(cell) for row in rows for cell in row)
+        return "\n".join(" ".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
+
+
+def from_ticks(name: str, stages: int, ticks: Mapping[str, np.ndarray]) -> Schedule:
+    """The Schedule that does each action at a given tick.
+
+    `ticks`: kind -> int array [microbatch, group], as `Schedule.ticks_of` returns it.
+    """
+    microbatches, groups = ticks[FORWARD].shape
+    length = 1 + max(int(t.max()) for t in ticks.values())
+    cells: list[list[list[Action]]] = [[[] for _ in range(stages)] for _ in range(length)]
+    for kind, when in ticks.items():
+        for (microbatch, group), tick in np.ndenumerate(when):
+            cells[tick][group % stages].append(Action(kind, microbatch, group // stages))
+    frozen = tuple(tuple(tuple(actions) for actions in column) for column in cells)
+    return Schedule(name, stages, microbatches, frozen, groups // stages)
+
+
+def _check(table: Schedule) -> None:
+    def refuse(tick: int, stage: int, action: Action, law: str) -> None:
+        raise ValueError(f"schedule {table.name!r}: {action} at tick {tick}, stage {stage}: {law}")
+
+    done: dict[tuple[str, int, int], int] = {}
+    last = table.chunks * table.stages - 1
+    for tick, stage, action in table:
+        group = action.chunk * table.stages + stage
+        if action.kind not in (FORWARD, BACKWARD):
+            refuse(tick, stage, action, "an action is F or B")
+        if not (0 <= action.microbatch < table.microbatches and 0 <= action.chunk < table.chunks):
+            refuse(tick, stage, action, f"there are {table.microbatches} microbatches and {table.chunks} chunks")
+        if (action.kind, action.microbatch, group) in done:
+            refuse(tick, stage, action, "this action was done before")
+        if sum(other.kind == action.kind for other in table.cells[tick][stage]) > 1:
+            refuse(tick, stage, action, "a cell has at most one action of a kind")
+        before = _needs(action, group, last)
+        for (kind, neighbour), slack in before.items():
+            at = done.get((kind, action.microbatch, neighbour))
+            if at is None or at + slack > tick:
+                where = f"stage {neighbour % table.stages}, chunk {neighbour // table.stages}"
+                refuse(
+                    tick, stage, action, f"needs {kind}{action.microbatch} of {where} {'earlier' if slack else 'first'}"
+                )
+        done[action.kind, action.microbatch, group] = tick
+    kinds = (FORWARD, BACKWARD) if table.trains else (FORWARD,)
+    for kind in kinds:
+        for microbatch in range(table.microbatches):
+            for group in range(last + 1):
+                if (kind, microbatch, group) not in done:
+                    missing = Action(kind, microbatch, group // table.stages)
+                    raise ValueError(f"schedule {table.name!r}: {missing} of stage {group % table.stages} is missing")
+
+
+def _needs(action: Action, group: int, last: int) -> dict[tuple[str, int], int]:
+    """(kind, group) that must be done before -> by how many ticks at least (a hop takes one)."""
+    if action.kind == FORWARD:
+        return {(FORWARD, group - 1): 1} if group > 0 else {}
+    needs = {(FORWARD, group): 0}
+    if group < last:
+        needs[BACKWARD, group + 1] = 1
+    return needs

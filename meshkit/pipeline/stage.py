@@ -1,0 +1,174 @@
+"""What a model must offer to be pipelined, and its functional view: parameters as a tree, pure functions.
+
+A model is a Flax NNX module with
+  `embed`   a `VocabTable` [vocabulary, width];
+  `head`    a `VocabTable`, or None when the head is tied to `embed`;
+  `blocks`  its layers, stacked by `stack` along a leading dim that is cut over `pipe`;
+  `enter`   looked-up embeddings -> input of the first block (positions, embedding dropout);
+  `leave`   output of the last block -> input of the head (the final norm);
+  `__call__`  tokens [B, S] -> logits [B, S, V], the whole on one device.
+`enter` and `leave` use the module's other parameters, which every stage holds. Blocks see a `Context`.
+
+Shapes: B microbatch size, S sequence, H width, L layers; activations enter blocks as x_BSH.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from meshkit.mesh import PIPE, TENSOR
+from meshkit.pipeline.collectives import axis_size
+from meshkit.pipeline.vocab import VocabTable
+
+Params = dict[str, Any]
+"""Nested dict of arrays (or of their specs, shapes …), named as the model's attributes are."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a block may depend on besides its input; the same whatever the mesh.
+
+    layer: this block's number in the model, int32 scalar (−1 in `enter`).
+    samples_B: numbers of the samples in the global batch, int32 [B].
+    key: the step's random key, or None when nothing is random (evaluation).
+    """
+
+    layer: jax.Array | int
+    samples_B: jax.Array
+    key: jax.Array | None
+
+    def keys_B(self, site: int) -> jax.Array:
+        """A random key for each sample, for the `site`-th random choice of this layer."""
+        assert self.key is not None
+        here = jax.random.fold_in(jax.random.fold_in(self.key, self.layer + 1), site)
+        return jax.vmap(jax.random.fold_in, (None, 0))(here, self.samples_B)
+
+
+def dropout(x_BSH: jax.Array, rate: float, context: Context, site: int) -> jax.Array:
+    """Zero a share `rate` of the features, each sample by its own key: no mesh changes the choice."""
+    if rate == 0 or context.key is None:
+        return x_BSH
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x_BSH.shape[1:]))(context.keys_B(site))
+    return jnp.where(keep, x_BSH / (1 - rate), 0)
+
+
+class Model(Protocol):
+    """The attributes listed at the top of this file."""
+
+    embed: VocabTable
+    head: VocabTable | None
+    blocks: nnx.Module
+
+    def enter(self, x_BSH: jax.Array, context: Context) -> jax.Array: ...
+    def leave(self, x_BSH: jax.Array) -> jax.Array: ...
+    def __call__(self, tokens_BS: jax.Array, context: Context) -> jax.Array: ...
+
+
+def stack(layers: int, block: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs) -> nnx.Module:
+    """`layers` blocks as one module whose parameters have a leading dim of layers, cut over `pipe`.
+
+    Each layer draws from its own key, so a layer's values depend on its number alone.
+    """
+    keys = jax.random.split(rngs.params(), layers)
+    build = nnx.vmap(lambda key: block(nnx.Rngs(params=key)), transform_metadata={nnx.PARTITION_NAME: PIPE})
+    return build(keys)
+
+
+def apply_stack(blocks: nnx.Module, x_BSH: jax.Array, context: Context) -> jax.Array:
+    """All layers of `stack`, one after another, on one device: for a model's `__call__`."""
+    graph, state = nnx.split(blocks)
+    layers = jax.tree.leaves(state)[0].shape[0]
+
+    def one(x_BSH: jax.Array, inputs: Any) -> tuple[jax.Array, None]:
+        layer, state = inputs
+        block: Any = nnx.merge(graph, state)
+        return block(x_BSH, dataclasses.replace(context, layer=layer)), None
+
+    return jax.lax.scan(one, x_BSH, (jnp.arange(layers), state))[0]
+
+
+def cut_sequence(x_BSH: jax.Array) -> jax.Array:
+    """Between layers the sequence is cut over `tensor` (sequence parallelism, arXiv 2205.05198).
+
+    The all-reduces after row-cut products become reduce-scatter + all-gather, and stored
+    activations shrink by the tensor size. Does nothing on one device.
+    """
+    if axis_size(TENSOR) == 1:
+        return x_BSH
+    return jax.lax.with_sharding_constraint(x_BSH, P(None, TENSOR, None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """The functional view of a model: what the executor runs. Made by `functional`.
+
+    shapes, specs: trees like the parameters, of ShapeDtypeStruct and of PartitionSpec.
+    """
+
+    graph: Any
+    block_graph: Any
+    shapes: Params
+    specs: Params
+    vocab: int
+
+    @property
+    def layers(self) -> int:
+        """Layers of the whole model."""
+        return jax.tree.leaves(self.shapes["blocks"])[0].shape[0]
+
+    @property
+    def width(self) -> int:
+        """Features of the residual stream."""
+        return self.shapes["embed"]["table"].shape[1]
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head is the embedding's table."""
+        return "head" not in self.shapes
+
+    def model(self, params: Params) -> Any:
+        """The NNX module with these parameters in it."""
+        return nnx.merge(self.graph, params)
+
+    def block(self, layer_params: Params, x_BSH: jax.Array, context: Context) -> jax.Array:
+        """One layer: its own parameters (no leading dim), x -> x."""
+        return cut_sequence(nnx.merge(self.block_graph, layer_params)(cut_sequence(x_BSH), context))
+
+    def enter(self, outer: Params, params: Params, x_BSH: jax.Array, context: Context) -> jax.Array:
+        """`model.enter` as a function of its own parameters `outer` (see `outer`)."""
+        return cut_sequence(self.model(params | outer).enter(x_BSH, context))
+
+    def leave(self, outer: Params, params: Params, x_BSH: jax.Array) -> jax.Array:
+        """`model.leave` as a function of its own parameters `outer`."""
+        return cut_sequence(self.model(params | outer).leave(x_BSH))
+
+
+def outer(params: Params) -> Params:
+    """The parameters of `enter` and `leave`: all but tables and blocks. Every stage holds them."""
+    return {name: value for name, value in params.items() if name not in ("embed", "head", "blocks")}
+
+
+def functional(build: Callable[[nnx.Rngs], Model]) -> Stages:
+    """The functional view of the model that `build` makes; nothing is computed or allocated."""
+    with nnx.use_eager_sharding(False):
+        model = nnx.eval_shape(lambda: build(nnx.Rngs(params=0)))
+    graph, state = nnx.split(model)
+    return Stages(
+        graph=graph,
+        block_graph=nnx.split(model.blocks)[0],
+        shapes=nnx.to_pure_dict(state),
+        specs=nnx.to_pure_dict(nnx.get_partition_spec(state)),
+        vocab=model.embed.vocab,
+    )
+
+
+def initial(build: Callable[[nnx.Rngs], Model], seed: jax.Array | int) -> Params:
+    """Drawn parameters as a nested dict; a function of the seed alone. For use under `jax.jit`."""
+    with nnx.use_eager_sharding(False):
+        return nnx.to_pure_dict(nnx.state(build(nnx.Rngs(params=jax.random.key(seed)))))

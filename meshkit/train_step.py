@@ -1,0 +1,237 @@
+"""One optimizer step: loss -> gradients -> clip -> Optax update. The only jit of training.
+
+Gradients are made in one `jax.shard_map` region, manual over data and pipe: gather the working
+weights over data, run the pipeline, reduce the gradients over data. All else (clip, update, skip) is
+elementwise on the master layout and left to the compiler.
+
+Shapes: M microbatches, B samples of a microbatch over all replicas, S sequence.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from meshkit import optimizer, sharding
+from meshkit.config import RunConfig
+from meshkit.mesh import DATA, PIPE, TENSOR
+from meshkit.pipeline import builders, collectives
+from meshkit.pipeline.executor import Batch, Pipeline
+from meshkit.pipeline.stage import Params, Stages, initial
+from meshkit.pipeline.vocab import TokenLoss
+
+State = dict[str, Any]
+"""params: master weights; opt: optimizer state; step: steps tried; skipped: in a row, skipped_total."""
+
+COMPUTE = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "float64": jnp.float64}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainStep:
+    """Everything about one step that does not depend on arrays.
+
+    `init(seed)` -> state, `step(state, batch)` -> (state, metrics), `evaluate(params, batch)` -> sums;
+    each is jitted once and donates the state. A batch is a dict of [M, B, S] arrays `tokens`,
+    `targets`, `weights`, with B cut over data.
+    """
+
+    config: RunConfig
+    mesh: Mesh
+    stages: Stages
+    build_model: Any
+    loss: TokenLoss | None = None
+
+    # --- layouts ------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def zero_dims(self) -> Params:
+        """Dims of the master weights that are cut over data (all UNCUT with zero = 0)."""
+        data = self.mesh.shape[DATA]
+        if self.config.zero == 0 or data == 1:
+            return jax.tree.map(lambda _: sharding.UNCUT, self.stages.shapes)
+        return sharding.zero_dims(self.stages.shapes, self.stages.specs, data)
+
+    @functools.cached_property
+    def master_specs(self) -> Params:
+        """PartitionSpec of every master weight."""
+        return sharding.master_specs(self.stages.specs, self.zero_dims)
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        """The Optax update."""
+        return optimizer.build(self.config.optimizer, self.config.steps, self.stages.shapes, self.stages.vocab)
+
+    @functools.cached_property
+    def state_shardings(self) -> State:
+        """NamedSharding of every leaf of the state."""
+        opt = jax.eval_shape(self.optimizer.init, self.stages.shapes)
+        specs = {
+            "params": self.master_specs,
+            "opt": optimizer.state_specs(opt, self.stages.shapes, self.master_specs, default=P()),
+            "step": P(),
+            "skipped": P(),
+            "skipped_total": P(),
+        }
+        return sharding.named(self.mesh, specs)
+
+    @property
+    def batch_sharding(self) -> NamedSharding:
+        """[M, B, S]: B cut over data, the same on every stage and tensor peer."""
+        return NamedSharding(self.mesh, P(None, DATA))
+
+    @functools.cached_property
+    def dtype(self) -> Any:
+        """Dtype of forward and backward."""
+        return COMPUTE[self.config.precision]
+
+    @functools.cached_property
+    def wide(self) -> Any:
+        """Dtype of master weights, moments, accumulated gradients and losses."""
+        return jnp.promote_types(self.dtype, jnp.float32)
+
+    # --- state --------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def init(self) -> Any:
+        """seed (int32 scalar) -> fresh state, drawn in place on the devices that will hold it."""
+
+        def fresh(seed: jax.Array) -> State:
+            params = jax.tree.map(lambda p: p.astype(self.wide), initial(self.build_model, seed))
+            return self.state(params)
+
+        return jax.jit(fresh, out_shardings=self.state_shardings)
+
+    def state(self, params: Params) -> State:
+        """A state at step 0 with these master weights. For use under `jax.jit`."""
+        zero = jnp.zeros((), jnp.int32)
+        opt = self.optimizer.init(params)
+        return {"params": params, "opt": opt, "step": zero, "skipped": zero, "skipped_total": zero}
+
+    # --- the step -----------------------------------------------------------------------------
+
+    @functools.cached_property
+    def step(self) -> Any:
+        """(state, batch) -> (state, metrics); the state's buffers are donated."""
+        metrics = NamedSharding(self.mesh, P())
+        return jax.jit(self._step, donate_argnums=0, out_shardings=(self.state_shardings, metrics))
+
+    def _step(self, state: State, batch: dict[str, jax.Array]) -> tuple[State, dict[str, jax.Array]]:
+        loss, tokens, gradients = self.gradients(state["params"], batch, state["step"])
+        with jax.named_scope("update"):
+            norm = optax.global_norm(gradients)
+            finite = jnp.isfinite(norm) & jnp.isfinite(loss)
+            clip = self.config.optimizer.clip_norm
+            scale = 1.0 if clip is None else jnp.minimum(1.0, clip / (norm + 1e-6)).astype(norm.dtype)
+            updates, opt = self.optimizer.update(
+                jax.tree.map(lambda g: g * scale, gradients), state["opt"], state["params"]
+            )
+            changed = {"params": optax.apply_updates(state["params"], updates), "opt": opt}
+            kept = {name: state[name] for name in changed}
+            # A step with gradients that are not finite changes nothing but its counters.
+            new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), changed, kept)
+        new |= {
+            "step": state["step"] + 1,
+            "skipped": jnp.where(finite, 0, state["skipped"] + 1),
+            "skipped_total": state["skipped_total"] + jnp.where(finite, 0, 1),
+        }
+        metrics = {"loss": loss, "grad_norm": norm, "target_tokens": tokens}
+        return new, metrics | {name: new[name] for name in ("skipped", "skipped_total")}
+
+    def gradients(
+        self, params: Params, batch: dict[str, jax.Array], step: jax.Array
+    ) -> tuple[jax.Array, jax.Array, Params]:
+        """Mean loss of a target token, target tokens, and gradients in the master layout. Under jit."""
+        pipeline = self._pipeline(self.config.pipeline.schedule)
+        key = jax.random.fold_in(jax.random.key(self.config.seed), step)
+
+        def region(master: Params, local: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, Params]:
+            with jax.named_scope("gather_weights"):
+                working = self._over_data(lambda w, dim: _gather(w.astype(self.dtype), dim), master)
+            tokens, shared = self._shared(local)
+            loss, gradients = pipeline.run(working, shared, key)
+            with jax.named_scope("reduce_gradients"):
+                # The only data-parallel reduction: once a step, after the pipeline, a layer at a time.
+                gradients = self._over_data(_reduce, gradients)
+            return collectives.psum(loss, DATA), tokens, gradients
+
+        return self._manual(region, (P(), P(), sharding.manual(self.master_specs)))(params, batch)
+
+    # --- evaluation ---------------------------------------------------------------------------
+
+    @functools.cached_property
+    def evaluate(self) -> Any:
+        """(params, batch) -> {"loss": sum of token losses, "tokens": how many}, without dropout."""
+        pipeline = self._pipeline("forward")
+
+        def region(master: Params, local: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            working = self._over_data(lambda w, dim: _gather(w.astype(self.dtype), dim), master)
+            tokens, shared = self._shared(local)
+            loss, _ = pipeline.run(working, shared, key=None)
+            return {"loss": collectives.psum(loss, DATA) * tokens, "tokens": tokens}
+
+        return jax.jit(self._manual(region, P()), out_shardings=NamedSharding(self.mesh, P()))
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def _pipeline(self, schedule: str) -> Pipeline:
+        stages, m = self.mesh.shape[PIPE], self.config.pipeline.microbatches
+        table = builders.forward_only(stages, m) if schedule == "forward" else builders.build(schedule, stages, m)
+        return Pipeline(
+            stages=self.stages,
+            schedule=table,
+            recompute=self.config.recompute,
+            unroll=self.config.pipeline.unroll,
+            loss=self.loss,
+            accumulate=self.wide,
+            automatic_specs=sharding.automatic(self.stages.specs),
+        )
+
+    def _manual(self, region: Any, out_specs: Any) -> Any:
+        specs = sharding.manual(self.master_specs), P(None, DATA)
+        return jax.shard_map(
+            region, mesh=self.mesh, in_specs=specs, out_specs=out_specs, axis_names={DATA, PIPE}, check_vma=False
+        )
+
+    def _shared(self, local: dict[str, jax.Array]) -> tuple[jax.Array, Batch]:
+        """Target tokens of the global batch, and this replica's batch with weights divided by them.
+
+        Dividing once by the global number makes the loss the same on any mesh, whatever the masks.
+        """
+        weights = local["weights"].astype(self.wide)
+        tokens = collectives.psum(weights.sum(), DATA)
+        M, B, _ = weights.shape
+        row = collectives.axis_index(DATA) * B + jnp.arange(B)
+        samples = jnp.arange(M)[:, None] * (B * self.mesh.shape[DATA]) + row
+        return tokens, Batch(local["tokens"], local["targets"], weights / jnp.maximum(tokens, 1), samples)
+
+    def _over_data(self, move: Any, params: Params) -> Params:
+        """`move(array, zero dim)` on every parameter, on blocks a layer at a time.
+
+        On whole stacks a gather or scatter along an inner dim makes a transposed second copy.
+        """
+        dims = self.zero_dims
+        layer_dims = jax.tree.map(lambda d: d if d == sharding.UNCUT else d - 1, dims["blocks"])
+        moved = {k: jax.tree.map(move, v, dims[k]) for k, v in params.items() if k != "blocks"}
+        layer = lambda _, layer: (None, jax.tree.map(move, layer, layer_dims))  # noqa: E731
+        return moved | {"blocks": lax.scan(layer, None, params["blocks"])[1]}
+
+
+def _gather(weight: jax.Array, dim: int) -> jax.Array:
+    return weight if dim == sharding.UNCUT else collectives.all_gather(weight, DATA, dim)
+
+
+def _reduce(gradient: jax.Array, dim: int) -> jax.Array:
+    if dim == sharding.UNCUT:
+        return collectives.psum(gradient, DATA)
+    return collectives.psum_scatter(gradient, DATA, dim)
+
+
+def vocab_multiple(mesh: Mesh) -> int:
+    """Tables are padded to a multiple of this, so that pipe × tensor devices hold equal parts."""
+    return mesh.shape[PIPE] * mesh.shape[TENSOR]

@@ -1,0 +1,170 @@
+"""Named sizes, and the Sizes that a model is built from. No JAX: planning needs it too."""
+
+import dataclasses
+import math
+
+from meshkit.config import MeshShape, ModelConfig, RopeScaling
+from meshkit.errors import MeshkitError, nearest
+
+FAMILIES = {"llama": "meshkit.models.llama:Llama", "gpt2": "meshkit.models.gpt2:GPT2"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Every size of a Transformer, none left open. Fields as in `ModelConfig`."""
+
+    family: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_width: int
+    vocab: int
+    context: int
+    tied: bool = False
+    norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    dropout: float = 0.0
+    options: dict = dataclasses.field(default_factory=dict)
+
+
+def _llama(
+    layers: int, width: int, heads: int, kv_heads: int, mlp_width: int, vocab: int, context: int, **more: object
+) -> dict:
+    return dict(
+        family="llama",
+        layers=layers,
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        mlp_width=mlp_width,
+        vocab=vocab,
+        context=context,
+        **more,
+    )
+
+
+def _gpt(layers: int, width: int, heads: int, context: int, dropout: float = 0.1) -> dict:
+    return dict(
+        family="gpt2",
+        layers=layers,
+        width=width,
+        heads=heads,
+        mlp_width=4 * width,
+        vocab=50257,
+        context=context,
+        tied=True,
+        dropout=dropout,
+    )
+
+
+_LLAMA31 = dict(rope_theta=500_000.0, rope_scaling=RopeScaling())
+
+PRESETS: dict[str, dict] = {
+    "tiny": _llama(4, 128, 8, 4, 352, 257, 1024),
+    "tiny-gpt2": _gpt(4, 128, 8, 1024, dropout=0.0) | {"vocab": 257},
+    # Llama 2 (arXiv 2307.09288) and Llama 3 (arXiv 2407.21783, table 3)
+    "llama2-7b": _llama(32, 4096, 32, 32, 11008, 32000, 4096),
+    "llama2-13b": _llama(40, 5120, 40, 40, 13824, 32000, 4096),
+    "llama2-70b": _llama(80, 8192, 64, 8, 28672, 32000, 4096),
+    "llama3-1b": _llama(
+        16,
+        2048,
+        32,
+        8,
+        8192,
+        128256,
+        131072,
+        tied=True,
+        head_dim=64,
+        rope_theta=500_000.0,
+        rope_scaling=RopeScaling(factor=32.0),
+    ),
+    "llama3-3b": _llama(
+        28,
+        3072,
+        24,
+        8,
+        8192,
+        128256,
+        131072,
+        tied=True,
+        head_dim=128,
+        rope_theta=500_000.0,
+        rope_scaling=RopeScaling(factor=32.0),
+    ),
+    "llama3-8b": _llama(32, 4096, 32, 8, 14336, 128256, 131072, **_LLAMA31),
+    "llama3-70b": _llama(80, 8192, 64, 8, 28672, 128256, 131072, **_LLAMA31),
+    "llama3-405b": _llama(126, 16384, 128, 8, 53248, 128256, 131072, **_LLAMA31),
+    # GPT-2 and GPT-3 (arXiv 2005.14165, table 2.1); GPT-3's sparse layers are dense here
+    "gpt2": _gpt(12, 768, 12, 1024),
+    "gpt2-medium": _gpt(24, 1024, 16, 1024),
+    "gpt2-large": _gpt(36, 1280, 20, 1024),
+    "gpt2-xl": _gpt(48, 1600, 25, 1024),
+    "gpt3-6.7b": _gpt(32, 4096, 32, 2048),
+    "gpt3-13b": _gpt(40, 5120, 40, 2048),
+    "gpt3-175b": _gpt(96, 12288, 96, 2048),
+}
+
+
+def sizes(config: ModelConfig, vocab: int | None = None) -> Sizes:
+    """The preset's sizes with the config's own on top; `vocab` (the data's) if neither config key gives one.
+
+    Raises MeshkitError for an unknown preset, or head counts that do not go together.
+    """
+    if config.preset not in PRESETS:
+        raise MeshkitError(f"model.preset = {config.preset!r}: no such preset; {nearest(config.preset, PRESETS)}")
+    given = {k: getattr(config, k) for k in type(config).model_fields if k not in ("preset", "options")}
+    values = (
+        PRESETS[config.preset] | ({"vocab": vocab} if vocab else {}) | {k: v for k, v in given.items() if v is not None}
+    )
+    heads, width = values["heads"], values["width"]
+    values["kv_heads"] = values.get("kv_heads") or heads
+    if heads % values["kv_heads"]:
+        raise MeshkitError(
+            f"model.heads = {heads} is not a multiple of model.kv_heads = {values['kv_heads']}: "
+            f"set model.kv_heads to one of {_divisors(heads)}"
+        )
+    if "head_dim" not in values or (config.head_dim is None and (config.width or config.heads)):
+        if width % heads:
+            raise MeshkitError(
+                f"model.width = {width} does not split into model.heads = {heads} heads: set model.head_dim, "
+                f"or model.heads to one of {_divisors(width)}"
+            )
+        values["head_dim"] = width // heads
+    if values["family"] == "llama" and values["head_dim"] % 2:
+        raise MeshkitError(f"model.head_dim = {values['head_dim']}: rotary positions turn pairs, so it must be even")
+    return Sizes(**values, options=config.options)
+
+
+def check_cut(sizes: Sizes, mesh: MeshShape, sequence: int) -> None:
+    """Raises MeshkitError, with the fixes, when a size does not divide over the mesh."""
+    tensor, pipe = mesh.tensor, mesh.pipe
+    cut = {
+        "model.heads": sizes.heads,
+        "model.kv_heads": sizes.kv_heads,
+        "model.mlp_width": sizes.mlp_width,
+        "data.sequence": sequence,
+    }
+    for key, value in cut.items():
+        if value % tensor:
+            fits = _divisors(math.gcd(*cut.values()))
+            raise MeshkitError(
+                f"{key} = {value} does not split into mesh.tensor = {tensor} equal parts: set mesh.tensor to one of "
+                f"{fits}, or {key} to {-(-value // tensor) * tensor}"
+            )
+    if sizes.layers % pipe:
+        raise MeshkitError(
+            f"model.layers = {sizes.layers} do not split into mesh.pipe = {pipe} stages of equal size: set mesh.pipe "
+            f"to one of {_divisors(sizes.layers)}, or model.layers to {-(-sizes.layers // pipe) * pipe}"
+        )
+    if sequence > sizes.context:
+        raise MeshkitError(
+            f"data.sequence = {sequence} exceeds model.context = {sizes.context}: lower the one or raise the other"
+        )
+
+
+def _divisors(n: int) -> str:
+    return ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
