@@ -8,7 +8,7 @@ import optax
 
 from meshkit.config import OptimizerConfig
 from meshkit.errors import MeshkitError
-from meshkit.pipeline.stage import Params
+from meshkit.pipeline.stage import Params, canonical
 
 MATRIX_FROM = 2
 """Parameters with fewer dims than this in a layer (norms, biases) are not decayed."""
@@ -107,17 +107,14 @@ def _in_blocks(path: Any) -> bool:
 def _on_true_rows(rule: optax.GradientTransformation, vocab: int) -> optax.GradientTransformation:
     """`rule` on tables without their padded rows, which stay zero."""
 
-    def cut(tree: Any) -> Any:
-        return {k: {"table": v["table"][:vocab]} if k in ("embed", "head") else v for k, v in tree.items()}
-
     def pad(path: Any, update: jax.Array, like: jax.Array) -> jax.Array:
         return jnp.pad(update, [(0, big - small) for small, big in zip(update.shape, like.shape, strict=True)])
 
     def init(params: Any) -> Any:
-        return rule.init(cut(params))
+        return rule.init(canonical(params, vocab))
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        changed, state = rule.update(cut(updates), state, cut(params))
+        changed, state = rule.update(canonical(updates, vocab), state, canonical(params, vocab))
         return jax.tree_util.tree_map_with_path(pad, changed, updates), state
 
     return optax.GradientTransformation(init, update)

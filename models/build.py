@@ -1,4 +1,4 @@
-"""From a config's model table to a model that can be built on a mesh."""
+"""From sizes to a model that can be built for a mesh."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,11 @@ from meshkit.imports import load_object
 from meshkit.models.presets import FAMILIES, Sizes
 
 
-def builder(sizes: Sizes, vocab_multiple: int) -> Callable[[nnx.Rngs], Any]:
-    """A function of Rngs that makes the model. Raises MeshkitError when the family cannot be imported."""
-    family = load_object(FAMILIES.get(sizes.family, sizes.family), "model.family", FAMILIES)
-    return lambda rngs: family(sizes, rngs, vocab_multiple)
+def builder(sizes: Sizes, vocab_multiple: int, model: Any = None) -> Callable[[nnx.Rngs], Any]:
+    """A function of Rngs that makes the model: `model` if given, else what `sizes.family` names.
+
+    Raises MeshkitError when the family cannot be imported.
+    """
+    if model is None:
+        model = load_object(FAMILIES.get(sizes.family, sizes.family), "model.family", FAMILIES)
+    return lambda rngs: model(sizes, rngs, vocab_multiple)

@@ -60,7 +60,8 @@ class Loader(Iterator[Batch]):
     over `data`; without a mesh, whole on this process's first device. Position g = step · B + i of the
     run is in epoch g // len(source); inside an epoch samples come in a random order that (seed, epoch) gives.
 
-    Close it, or use it as a context manager. What the source raises is raised again by `next`.
+    `samples` is the length of an epoch. Close it, or use it as a context manager. What the source raises
+    is raised again by `next`.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Loader(Iterator[Batch]):
             )
         first = source[0]
         self.sequence = _length(first) if sequence is None else sequence
+        self.samples = len(source)
         self._source_name, self._vocab = _name(source), vocab
         self._check(first, "sample 0")
         self._shape = (microbatches, batch // microbatches, self.sequence)

@@ -20,6 +20,10 @@ from meshkit.pipeline import buffers
 from meshkit.pipeline.buffers import empty_activations
 from meshkit.pipeline.stage import Context, Params
 
+COSTS = {"full": {"F": 1.0, "B": 4.0}, "none": {"F": 1.0, "B": 2.0}}
+"""Time of a forward and a backward in forwards: a backward costs two, and "full" goes forward again
+twice, once through the stage and once through each layer."""
+
 Block = Callable[[Params, jax.Array, Context], jax.Array]
 Saved = Any
 

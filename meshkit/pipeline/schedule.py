@@ -35,7 +35,7 @@ class Schedule:
 
     Raises ValueError on construction when a law is broken, naming tick, stage and action:
     every action once; a forward after the previous group's; a backward after its own forward and
-    after the next group's backward; at most one action of a kind in a cell.
+    after the next group's backward; at most one action of a kind in a cell; a cell for every stage.
     A table without any backward is an evaluation schedule.
     """
 
@@ -133,6 +133,11 @@ def _check(table: Schedule) -> None:
     def refuse(tick: int, stage: int, action: Action, law: str) -> None:
         raise ValueError(f"schedule {table.name!r}: {action} at tick {tick}, stage {stage}: {law}")
 
+    for tick, column in enumerate(table.cells):
+        if len(column) != table.stages:
+            raise ValueError(
+                f"schedule {table.name!r}: tick {tick} has {len(column)} cells, not one for each of {table.stages} stages"
+            )
     done: dict[tuple[str, int, int], int] = {}
     last = table.chunks * table.stages - 1
     for tick, stage, action in table:

@@ -172,3 +172,8 @@ def initial(build: Callable[[nnx.Rngs], Model], seed: jax.Array | int) -> Params
     """Drawn parameters as a nested dict; a function of the seed alone. For use under `jax.jit`."""
     with nnx.use_eager_sharding(False):
         return nnx.to_pure_dict(nnx.state(build(nnx.Rngs(params=jax.random.key(seed)))))
+
+
+def canonical(params: Params, vocab: int) -> Params:
+    """The parameters without the padded rows of their tables: the same tree on every mesh."""
+    return {k: {"table": v["table"][:vocab]} if k in ("embed", "head") else v for k, v in params.items()}

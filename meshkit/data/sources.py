@@ -1,0 +1,66 @@
+"""What a run trains and is evaluated on, from its config: a prepared folder, text, or the user's own data set."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from meshkit.config import DataConfig
+from meshkit.data.loader import Source, TokenSource
+from meshkit.data.prepare import prepare_cached
+from meshkit.data.tokens import TokenFile
+from meshkit.errors import MeshkitError
+from meshkit.imports import load_object
+
+UserDataset = Callable[[DataConfig, str], Source]
+"""A user's data set: (the config's data table, "train" or "held_out") -> a Source."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """train, held_out: samples. files: the token files behind them, None for a user's own data set."""
+
+    train: Source
+    held_out: Source
+    files: tuple[TokenFile, TokenFile] | None = None
+
+    @property
+    def vocab(self) -> int | None:
+        """Ids are below this; None when only the user knows."""
+        return self.files[0].vocab if self.files else None
+
+
+def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sources:
+    """The sources that `config` names, or those of `dataset`.
+
+    Raises MeshkitError when not exactly one of data.tokens, data.text and data.dataset is given.
+    """
+    named = [key for key in ("tokens", "text", "dataset") if getattr(config, key)]
+    if len(named) + (dataset is not None) != 1:
+        given = " and ".join(f"data.{key}" for key in named) + (
+            " and the argument dataset" if dataset and named else ""
+        )
+        raise MeshkitError(
+            f"{given or 'no data'} {'are' if given else 'is'} given: set exactly one of data.text (files to "
+            "prepare at start), data.tokens (a prepared folder) and data.dataset (your own)"
+        )
+    if dataset is None and config.dataset:
+        dataset = load_object(config.dataset, "data.dataset")
+    if dataset is not None:
+        return Sources(*(_checked(dataset(config, split), split) for split in ("train", "held_out")))
+    folder = (
+        Path(config.tokens)
+        if config.tokens
+        else prepare_cached(config.text, config.cache, config.tokenizer, config.held_out)
+    )
+    files = TokenFile.open(folder, "train"), TokenFile.open(folder, "held_out")
+    return Sources(*(TokenSource(file, config.sequence) for file in files), files)
+
+
+def _checked(source: Any, split: str) -> Source:
+    if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        raise MeshkitError(
+            f"data.dataset: for {split!r} it returned a {type(source).__name__}: it must return an object with "
+            "__len__ and __getitem__(index) -> dict of tokens, targets, weights"
+        )
+    return source

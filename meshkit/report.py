@@ -1,0 +1,102 @@
+"""What a run says before its first step and after its last."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from meshkit.data.baselines import ngram_losses
+from meshkit.data.sources import Sources
+from meshkit.data.text import tokenizer_of
+from meshkit.errors import MeshkitError
+from meshkit.generate import generate
+from meshkit.mesh import PIPE
+from meshkit.pipeline import builders
+from meshkit.pipeline.recompute import COSTS
+from meshkit.pipeline.schedule import Schedule
+from meshkit.pipeline.stage import canonical
+from meshkit.train_step import State, TrainStep
+
+COUNTED_TOKENS = 1 << 26
+"""N-gram models are counted on text of at most so many tokens (seconds); above it they are not shown."""
+
+PROMPT_TOKENS = 48
+
+
+def opening(step: TrainStep, sources: Sources) -> Iterator[str]:
+    """Lines before the first step: model, mesh, batch, and the losses that counting would give."""
+    config, devices = step.config, jax.devices()
+    parameters = sum(math.prod(shape.shape) for shape in jax.tree.leaves(step.stages.shapes))
+    yield f"model {config.model.preset}: {parameters:,} parameters in {step.stages.layers} layers, {config.precision}"
+    yield f"mesh {config.mesh} = {len(devices)} × {devices[0].device_kind}"
+    yield (
+        f"batch {config.data.batch} × {config.data.sequence} tokens = {config.mesh.data} replicas × "
+        f"{config.pipeline.microbatches} microbatches × {config.microbatch_size(config.mesh.data)} samples, "
+        f"schedule {config.pipeline.schedule}"
+    )
+    baselines = _baselines(sources)
+    if baselines:
+        yield "held-out loss of counting: " + "  ".join(f"{name} {loss:.4f}" for name, loss in baselines.items())
+
+
+def summary(
+    step: TrainStep, compiled: Any, history: list[dict[str, float]], sources: Sources, state: State, run_dir: Path
+) -> dict[str, Any]:
+    """The end of a run as a dict for JSON; the same on every process.
+
+    memory_bytes: XLA's peak for one device (arguments, results, temporaries). bubbles: idle share of the
+    stages' time, of an ideal pipeline and of this table in lock-step. losses: nats a token.
+    """
+    config, schedule = step.config, _schedule(step)
+    steady = [record["tokens_per_second"] for record in history[1:]] or [history[-1]["tokens_per_second"]]
+    report: dict[str, Any] = {
+        "mesh": config.mesh.sizes,
+        "schedule": f"{config.pipeline.schedule}, {config.pipeline.microbatches} microbatches",
+        "ideal_bubble": schedule.ideal_bubble,
+        "simulated_bubble": schedule.bubble(COSTS[config.recompute]),
+        "memory_bytes_a_device": peak_bytes(compiled),
+        "tokens_per_second": float(np.median(steady)),
+        "skipped_steps": int(history[-1]["skipped_total"]),
+        "loss": history[-1]["loss"],
+        "held_out_loss": history[-1]["held_out_loss"],
+        **({"held_out_loss_of_counting": baselines} if (baselines := _baselines(sources)) else {}),
+        "run_dir": str(run_dir),
+    }
+    if config.sample_tokens:
+        report["sample"] = _sample(step, sources, state)
+    return report
+
+
+def peak_bytes(compiled: Any) -> int:
+    """XLA's peak memory of a compiled program on one device."""
+    memory = compiled.memory_analysis()
+    results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return int(memory.argument_size_in_bytes + results + memory.temp_size_in_bytes)
+
+
+def _schedule(step: TrainStep) -> Schedule:
+    return builders.build(step.config.pipeline.schedule, step.mesh.shape[PIPE], step.config.pipeline.microbatches)
+
+
+def _baselines(sources: Sources) -> dict[str, float]:
+    if sources.files is None or sources.files[0].tokens.size > COUNTED_TOKENS:
+        return {}
+    return ngram_losses(*sources.files)
+
+
+def _sample(step: TrainStep, sources: Sources, state: State) -> str:
+    """Text that the model goes on with from the start of the held-out split; computed on one device."""
+    if sources.files is None:
+        raise MeshkitError("sample_tokens is for data.text and data.tokens: a data set of one's own has no tokenizer")
+    params = jax.jit(lambda p: canonical(p, step.stages.vocab))(state["params"])
+    params = multihost_utils.process_allgather(params, tiled=True)
+    held_out = sources.files[1]
+    prompt = np.asarray(held_out.tokens[:PROMPT_TOKENS], np.int32)
+    window = step.config.data.sequence
+    ids = generate(step.stages.model(params), prompt, step.config.sample_tokens, window, step.config.seed)
+    tokenizer = tokenizer_of(held_out.folder)
+    return f"{tokenizer.decode(prompt)}⟶{tokenizer.decode(ids)}"
