@@ -135,9 +135,8 @@ def _check(table: Schedule) -> None:
 
     for tick, column in enumerate(table.cells):
         if len(column) != table.stages:
-            raise ValueError(
-                f"schedule {table.name!r}: tick {tick} has {len(column)} cells, not one for each of {table.stages} stages"
-            )
+            cells = f"{len(column)} cells, not one for each of {table.stages} stages"
+            raise ValueError(f"schedule {table.name!r}: tick {tick} has {cells}")
     done: dict[tuple[str, int, int], int] = {}
     last = table.chunks * table.stages - 1
     for tick, stage, action in table:

@@ -1,0 +1,50 @@
+"""Random legal schedules: `st.from_type(Schedule)` in any test below this folder."""
+
+import random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from meshkit.pipeline.schedule import BACKWARD, FORWARD, Action, Schedule
+
+# A deadline would fail on a busy machine, not on a broken law.
+settings.register_profile("laws", max_examples=50, deadline=None)
+settings.load_profile("laws")
+
+MOST_STAGES, MOST_MICROBATCHES, MOST_CHUNKS = 8, 16, 3
+
+
+@st.composite
+def legal_schedules(draw: st.DrawFn) -> Schedule:
+    """What a greedy scheduler makes with random priorities and pauses: far from any builder, yet legal."""
+    stages, chunks = draw(st.integers(1, MOST_STAGES)), draw(st.integers(1, MOST_CHUNKS))
+    microbatches, trains = draw(st.integers(1, MOST_MICROBATCHES)), draw(st.booleans())
+    dice, pause = random.Random(draw(st.integers(0, 2**32 - 1))), draw(st.sampled_from([0, 0.2, 0.7]))
+    kinds, last = (FORWARD, BACKWARD) if trains else (FORWARD,), stages * chunks - 1
+    todo = [(kind, i, group) for kind in kinds for i in range(microbatches) for group in range(last + 1)]
+    dice.shuffle(todo)
+    done: dict[tuple[str, int, int], int] = {}
+    columns = []
+
+    def ready(kind: str, i: int, group: int, tick: int) -> bool:
+        """A stage's own forward of this tick is in time; what a hop brings comes a tick later."""
+        if kind == FORWARD:
+            return group == 0 or done.get((FORWARD, i, group - 1), tick) < tick
+        own = (FORWARD, i, group) in done
+        return own and (group == last or done.get((BACKWARD, i, group + 1), tick) < tick)
+
+    while todo:
+        column: list[list[Action]] = [[] for _ in range(stages)]
+        for kind in kinds:
+            for stage in range(stages):
+                able = (a for a in todo if a[0] == kind and a[2] % stages == stage and ready(*a, len(columns)))
+                chosen = next(able, None)
+                if chosen is not None and dice.random() >= pause:
+                    todo.remove(chosen)
+                    done[chosen] = len(columns)
+                    column[stage].append(Action(kind, chosen[1], chosen[2] // stages))
+        columns.append(tuple(map(tuple, column)))
+    return Schedule("random", stages, microbatches, tuple(columns), chunks)
+
+
+st.register_type_strategy(Schedule, legal_schedules())

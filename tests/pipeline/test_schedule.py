@@ -1,0 +1,241 @@
+"""Laws of a schedule, over all builders and over random legal tables; and what is no schedule."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from meshkit.errors import MeshkitError
+from meshkit.pipeline.builders import BUILDERS, build, forward_only, gpipe, one_f_one_b
+from meshkit.pipeline.schedule import BACKWARD, FORWARD, Action, Schedule, from_ticks
+
+stages, microbatches = st.integers(1, 8), st.integers(1, 16)
+times = st.floats(0.01, 100)
+built = st.builds(
+    lambda build, P, m: build(P, m), st.sampled_from([*BUILDERS.values(), forward_only]), stages, microbatches
+)
+any_schedule = built | st.from_type(Schedule)
+
+REFUSED = re.compile(r"schedule '.+': \w-?\d+(\.-?\d+)? (at tick \d+, stage \d+: .+|of stage \d+ is missing)")
+
+
+# --- what every schedule obeys ----------------------------------------------------------------
+
+
+@given(any_schedule)
+def test_every_action_is_done_once(schedule: Schedule) -> None:
+    actions = [(stage, action) for _, stage, action in schedule]
+    kinds = (FORWARD, BACKWARD) if schedule.trains else (FORWARD,)
+    expected = {
+        (stage, Action(kind, i, chunk))
+        for kind in kinds
+        for stage in range(schedule.stages)
+        for i in range(schedule.microbatches)
+        for chunk in range(schedule.chunks)
+    }
+    assert len(actions) == len(expected)
+    assert set(actions) == expected
+
+
+@given(any_schedule)
+def test_what_an_action_needs_is_done_earlier(schedule: Schedule) -> None:
+    forward = schedule.ticks_of(FORWARD)
+    assert (np.diff(forward, axis=1) >= 1).all()  # a hop to the next group takes a tick
+    if schedule.trains:
+        backward = schedule.ticks_of(BACKWARD)
+        assert (np.diff(backward, axis=1) <= -1).all()
+        assert (backward >= forward).all()
+
+
+@given(any_schedule)
+def test_a_cell_has_at_most_one_forward_and_one_backward(schedule: Schedule) -> None:
+    for column in schedule.cells:
+        assert len(column) == schedule.stages
+        for actions in column:
+            kinds = [action.kind for action in actions]
+            assert kinds in ([], [FORWARD], [BACKWARD], [FORWARD, BACKWARD])
+
+
+@given(any_schedule, times, times)
+def test_the_bubble_is_a_share(schedule: Schedule, forward: float, backward: float) -> None:
+    assert -1e-12 <= schedule.bubble({FORWARD: forward, BACKWARD: backward}) < 1
+
+
+@given(any_schedule)
+def test_in_flight_counts_forwards_less_backwards(schedule: Schedule) -> None:
+    pending = np.zeros(schedule.stages, int)
+    expected = []
+    for column in schedule.cells if schedule.trains else ():
+        pending = pending + [sum(a.kind == FORWARD for a in actions) for actions in column]
+        expected.append(pending)  # at its height: the tick's backwards are still to come
+        pending = pending - [sum(a.kind == BACKWARD for a in actions) for actions in column]
+    assert schedule.in_flight().tolist() == (np.array(expected) if expected else schedule.in_flight() * 0).tolist()
+
+
+@given(any_schedule)
+def test_the_text_shows_the_whole_table(schedule: Schedule) -> None:
+    rows = [row.split() for row in str(schedule).splitlines()]
+    assert [len(row) for row in rows] == [schedule.ticks] * schedule.stages
+    for tick, column in enumerate(schedule.cells):
+        for stage, actions in enumerate(column):
+            assert rows[stage][tick] == ("+".join(map(str, actions)) or ".")
+
+
+@given(any_schedule)
+def test_the_ticks_are_the_table(schedule: Schedule) -> None:
+    ticks = {kind: schedule.ticks_of(kind) for kind in (FORWARD, BACKWARD) if kind == FORWARD or schedule.trains}
+    again = from_ticks(schedule.name, schedule.stages, ticks)
+    assert again.chunks == schedule.chunks
+    assert {(t, s, a) for t, s, a in again} == {(t, s, a) for t, s, a in schedule}
+
+
+# --- what the builders promise ----------------------------------------------------------------
+
+
+@given(stages, microbatches)
+def test_1f1b_holds_few_microbatches_whatever_their_number(P: int, m: int) -> None:
+    most = one_f_one_b(P, m).in_flight().max(axis=0)
+    assert most.tolist() == [min(m, 2 * (P - 1 - s) + 1) for s in range(P)]
+
+
+@given(stages, microbatches)
+def test_gpipe_holds_all(P: int, m: int) -> None:
+    assert gpipe(P, m).in_flight().max(axis=0).tolist() == [m] * P
+
+
+@given(stages, microbatches, times, times)
+def test_time_in_lock_step_is_the_closed_form(P: int, m: int, F: float, B: float) -> None:
+    costs = {FORWARD: F, BACKWARD: B}
+    assert one_f_one_b(P, m).cost(costs) == pytest.approx((P - 1) * F + m * (F + B) + (P - 1) * B)
+    assert gpipe(P, m).cost(costs) == pytest.approx((m + P - 1) * (F + B))
+    assert forward_only(P, m).cost(costs) == pytest.approx((m + P - 1) * F)
+
+
+@given(built, times, times)
+def test_no_builder_wastes_more_than_the_ideal_bubble(schedule: Schedule, F: float, B: float) -> None:
+    assert schedule.bubble({FORWARD: F, BACKWARD: B}) == pytest.approx(schedule.ideal_bubble, abs=1e-12)
+
+
+@given(built)
+def test_a_backward_at_once_is_that_of_a_single_stage(schedule: Schedule) -> None:
+    single = schedule.stages == 1 and (schedule.name == "1f1b" or schedule.microbatches == 1)
+    assert schedule.backward_at_once == (single and schedule.backward_at_once)
+    assert schedule.backward_at_once == (schedule.name == "1f1b" and schedule.stages == 1)
+
+
+def test_the_grid_of_the_paper() -> None:
+    assert str(one_f_one_b(2, 3)) == (
+        "F0    F1    F2+B0 B1    B2\n"
+        ".     F0+B0 F1+B1 F2+B2 ."
+    )  # fmt: skip
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(MeshkitError, match=r"pipeline\.schedule = '1f1c': .*did you mean '1f1b'\?"):
+        build("1f1c", 2, 2)
+
+
+# --- what is no schedule ----------------------------------------------------------------------
+
+Place = tuple[int, int, Action]
+
+
+def changed(schedule: Schedule, remove: list[Place], add: list[Place]) -> None:
+    """Raises what the Schedule of the changed table raises."""
+    cells = [[list(actions) for actions in column] for column in schedule.cells]
+    for tick, stage, action in remove:
+        cells[tick][stage].remove(action)
+    for tick, stage, action in add:
+        cells[tick][stage].append(action)
+    dataclasses.replace(schedule, cells=tuple(tuple(map(tuple, column)) for column in cells))
+
+
+def place(data: st.DataObject, schedule: Schedule) -> Place:
+    return data.draw(st.sampled_from(list(schedule)), "action")
+
+
+@given(any_schedule, st.data())
+def test_a_missing_action_is_refused(schedule: Schedule, data: st.DataObject) -> None:
+    gone = place(data, schedule)
+    # A lone backward less makes a legal evaluation.
+    assume(gone[2].kind == FORWARD or schedule.microbatches * schedule.stages * schedule.chunks > 1)
+    with pytest.raises(ValueError, match=REFUSED):
+        changed(schedule, [gone], [])
+
+
+@given(any_schedule, st.data())
+def test_an_action_done_twice_is_refused(schedule: Schedule, data: st.DataObject) -> None:
+    _, stage, action = place(data, schedule)
+    tick = data.draw(st.integers(0, schedule.ticks - 1), "tick")
+    with pytest.raises(ValueError, match=REFUSED):
+        changed(schedule, [], [(tick, stage, action)])
+
+
+@given(any_schedule, st.data())
+def test_two_actions_of_a_kind_in_a_cell_are_refused(schedule: Schedule, data: st.DataObject) -> None:
+    tick, stage, action = place(data, schedule)
+    others = [a for t, s, a in schedule if s == stage and t != tick and a.kind == action.kind]
+    assume(others)
+    moved = data.draw(st.sampled_from(others))
+    came_from = next(t for t, s, a in schedule if (s, a) == (stage, moved))
+    with pytest.raises(ValueError, match=REFUSED):
+        changed(schedule, [(came_from, stage, moved)], [(tick, stage, moved)])
+
+
+@given(any_schedule, st.data())
+def test_an_action_before_what_it_needs_is_refused(schedule: Schedule, data: st.DataObject) -> None:
+    tick, stage, action = place(data, schedule)
+    group, last = action.chunk * schedule.stages + stage, schedule.stages * schedule.chunks - 1
+    if action.kind == FORWARD:
+        assume(group > 0)
+        latest = schedule.ticks_of(FORWARD)[action.microbatch, group - 1]
+    elif group < last:
+        latest = schedule.ticks_of(BACKWARD)[action.microbatch, group + 1]
+    else:
+        latest = schedule.ticks_of(FORWARD)[action.microbatch, group] - 1
+        assume(latest >= 0)
+    too_early = data.draw(st.integers(0, int(latest)), "too early")
+    with pytest.raises(ValueError, match=REFUSED):
+        changed(schedule, [(tick, stage, action)], [(too_early, stage, action)])
+
+
+@given(any_schedule, st.data())
+def test_a_backward_before_its_forward_in_the_cell_is_refused(schedule: Schedule, data: st.DataObject) -> None:
+    both = [
+        (t, s, a) for t, s, a in schedule if a.kind == FORWARD and a._replace(kind=BACKWARD) in schedule.cells[t][s]
+    ]
+    assume(both)
+    gone = data.draw(st.sampled_from(both))
+    with pytest.raises(ValueError, match=r"B\d+.*needs F\d+ of stage \d+, chunk \d+ first"):
+        changed(schedule, [gone], [gone])  # now at the cell's end
+
+
+@given(any_schedule, st.data(), st.sampled_from(["W", "I", "f", "X"]))
+def test_an_unknown_kind_is_refused(schedule: Schedule, data: st.DataObject, kind: str) -> None:
+    tick, stage, action = place(data, schedule)
+    with pytest.raises(ValueError, match=REFUSED):
+        changed(schedule, [(tick, stage, action)], [(tick, stage, action._replace(kind=kind))])
+
+
+@given(any_schedule, st.data(), st.sampled_from(["microbatch", "chunk"]), st.integers(-3, 20))
+@example(one_f_one_b(2, 2), None, "microbatch", -1)
+def test_a_number_out_of_range_is_refused(
+    schedule: Schedule, data: st.DataObject | None, field: str, number: int
+) -> None:
+    assume(not 0 <= number < (schedule.microbatches if field == "microbatch" else schedule.chunks))
+    tick, stage, action = place(data, schedule) if data else next(iter(schedule))
+    with pytest.raises(ValueError, match=REFUSED):
+        changed(schedule, [], [(tick, stage, action._replace(**{field: number}))])
+
+
+@given(any_schedule, st.data(), st.sampled_from([-1, 1]))
+def test_a_column_of_another_height_is_refused(schedule: Schedule, data: st.DataObject, more: int) -> None:
+    tick = data.draw(st.integers(0, schedule.ticks - 1))
+    column = schedule.cells[tick]
+    other = (*column, column[-1]) if more > 0 else column[:-1]
+    cells = (*schedule.cells[:tick], other, *schedule.cells[tick + 1 :])
+    with pytest.raises(ValueError, match=f"tick {tick} has {len(other)} cells, not one for each of"):
+        dataclasses.replace(schedule, cells=cells)
