@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -185,21 +186,35 @@ def test_two_actions_of_a_kind_in_a_cell_are_refused(schedule: Schedule, data: s
         changed(schedule, [(came_from, stage, moved)], [(tick, stage, moved)])
 
 
+def latest_wrong_tick(schedule: Schedule, stage: int, action: Action) -> int:
+    """The last tick that is too early for an action; -1 for what needs nothing."""
+    group, last = action.chunk * schedule.stages + stage, schedule.stages * schedule.chunks - 1
+    if action.kind == FORWARD:
+        return -1 if group == 0 else int(schedule.ticks_of(FORWARD)[action.microbatch, group - 1])
+    if group == last:
+        return int(schedule.ticks_of(FORWARD)[action.microbatch, group]) - 1
+    return int(schedule.ticks_of(BACKWARD)[action.microbatch, group + 1])
+
+
 @given(any_schedule, st.data())
 def test_an_action_before_what_it_needs_is_refused(schedule: Schedule, data: st.DataObject) -> None:
     tick, stage, action = place(data, schedule)
-    group, last = action.chunk * schedule.stages + stage, schedule.stages * schedule.chunks - 1
-    if action.kind == FORWARD:
-        assume(group > 0)
-        latest = schedule.ticks_of(FORWARD)[action.microbatch, group - 1]
-    elif group < last:
-        latest = schedule.ticks_of(BACKWARD)[action.microbatch, group + 1]
-    else:
-        latest = schedule.ticks_of(FORWARD)[action.microbatch, group] - 1
-        assume(latest >= 0)
-    too_early = data.draw(st.integers(0, int(latest)), "too early")
+    latest = latest_wrong_tick(schedule, stage, action)
+    assume(latest >= 0)
+    too_early = data.draw(st.integers(0, latest), "too early")
     with pytest.raises(ValueError, match=REFUSED):
         changed(schedule, [(tick, stage, action)], [(too_early, stage, action)])
+
+
+@pytest.mark.parametrize("build", BUILDERS.values())
+@pytest.mark.parametrize("P", [1, 2, 3, 4])
+def test_a_tick_too_early_is_too_early(build: Callable[[int, int], Schedule], P: int) -> None:
+    schedule = build(P, 3)
+    for tick, stage, action in schedule:
+        latest = latest_wrong_tick(schedule, stage, action)
+        if latest >= 0:
+            with pytest.raises(ValueError, match=REFUSED):
+                changed(schedule, [(tick, stage, action)], [(latest, stage, action)])
 
 
 @given(any_schedule, st.data())
