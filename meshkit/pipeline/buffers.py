@@ -62,8 +62,14 @@ def gate(scope: str, occurs: str, index: jax.Array, action: Callable[[C], C], ca
         return carry
     if occurs == "always":
         return action(carry)
+
+    def trip(i: jax.Array, carry: C) -> C:
+        # XLA moves what is the same in every trip in front of a loop: here a stage's whole forward, and
+        # an idle stage would do it. Tied to i, nothing that is read from the carry is the same.
+        return action(lax.optimization_barrier((carry, i))[0])
+
     with jax.named_scope(scope):
-        return lax.fori_loop(0, (index != IDLE).astype(jnp.int32), lambda _, c: action(c), carry)
+        return lax.fori_loop(0, (index != IDLE).astype(jnp.int32), trip, carry)
 
 
 def _start(buffer: jax.Array, index: tuple[Any, ...]) -> list[jax.Array]:
