@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 import re
 from collections.abc import Iterator, Mapping
 
@@ -214,8 +215,10 @@ def type_bytes(text: str) -> int:
 
 
 def read_groups(attributes: str, partitions: int) -> Groups:
-    """Who talks to whom: lists `{{0,1},{2,3}}`, grids `[2,2]<=[2,2]T(1,0)`, or source_target_pairs.
+    """Who talks to whom, in any of XLA's spellings.
 
+    Lists `{{0,1},{2,3}}` (also of source_target_pairs), grids `[2,2]<=[2,2]T(1,0)`, and axes of a mesh
+    `mesh['a'=2,'b'=2] {'b'}`, with `device_ids=([4]T(0))` when its devices are not in order.
     Raises ValueError for any other spelling.
     """
     listed = re.search(r"(?:replica_groups|source_target_pairs)=(\{\{[\d,{} ]*\}\}|\{\})", attributes)
@@ -223,20 +226,44 @@ def read_groups(attributes: str, partitions: int) -> Groups:
         groups = re.findall(r"\{([\d, ]+)\}", listed[1])
         everyone = [tuple(range(partitions))]  # what an empty list means
         return tuple([tuple(map(int, group.split(","))) for group in groups] or everyone)
-    grid = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
+    grid = re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
     if grid:
-        (rows, columns), sizes = _numbers(grid[1]), _numbers(grid[2])
-        order = _numbers(grid[3]) if grid[3] else list(range(len(sizes)))
-        strides = [math.prod(sizes[dim + 1 :]) for dim in order]
-        ids = [
-            sum(map(int.__mul__, index, strides)) for index in itertools.product(*(range(sizes[dim]) for dim in order))
-        ]
-        return tuple(tuple(ids[row * columns : (row + 1) * columns]) for row in range(rows))
+        ids, columns = _transposed(grid[3]), int(grid[2])
+        return tuple(tuple(ids[start : start + columns]) for start in range(0, len(ids), columns))
+    axes = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\[[^)]*\)?)\))? \{([^}]*)\}", attributes)
+    if axes:
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", axes[1])}
+        ids = _transposed(axes[2]) if axes[2] else list(range(math.prod(sizes.values())))
+        return _along(sizes, ids, axes[3])
     raise ValueError(f"a spelling of replica_groups that is not known: {attributes[:200]}")
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+def _along(sizes: Mapping[str, int], ids: list[int], axes: str) -> Groups:
+    """Groups of the devices `ids` of a mesh along `axes`: 'a', or a part of one, 'a':(stride before)size."""
+    parts = [
+        (
+            list(sizes).index(name),
+            int(size or sizes[name]),
+            sizes[name] // (int(before or 1) * int(size or sizes[name])),
+        )
+        for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", axes)
+    ]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for device, coordinates in zip(ids, itertools.product(*map(range, sizes.values())), strict=True):
+        rest = list(coordinates)
+        for dim, size, stride in parts:
+            rest[dim] -= coordinates[dim] // stride % size * stride
+        groups.setdefault(tuple(rest), []).append(device)
+    return tuple(map(tuple, groups.values()))
+
+
+def _transposed(text: str) -> list[int]:
+    """ "[2,3]T(1,0)": 0 … 5 in a 2 × 3 grid, read along its transposed dims."""
+    sizes, _, order = text.removeprefix("[").removesuffix(")").partition("]")
+    shape = [int(size) for size in sizes.split(",")]
+    dims = [int(dim) for dim in order.removeprefix("T(").split(",")] if order else range(len(shape))
+    strides = [math.prod(shape[dim + 1 :]) for dim in dims]
+    return [sum(map(operator.mul, index, strides)) for index in itertools.product(*(range(shape[d]) for d in dims))]
 
 
 def _bits(element: str) -> int:
