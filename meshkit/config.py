@@ -24,7 +24,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 class Section(pydantic.BaseModel):
     """A table of the config: immutable, and no key passes unread."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class MeshShape(Section):
@@ -78,11 +78,17 @@ class RopeScaling(Section):
     high: float = Field(4.0, gt=0, description="Wavelengths under original / high are left alone.")
     original: Positive = Field(8192, description="Context length of the first training.")
 
+    @model_validator(mode="after")
+    def _a_band_between(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low} must be less than high = {self.high}")
+        return self
+
 
 class ModelConfig(Section):
     """Which Transformer. `preset` fills every size that is not given here."""
 
-    preset: str = Field("tiny", description="A named set of sizes: tiny, gpt2, llama3-8b, llama3-70b …")
+    preset: str = Field("tiny", description="A named set of sizes: tiny, gpt2, llama3-8b, llama3-70b and so on.")
     family: str | None = Field(None, description="llama, gpt2, or your own model as 'package.module:Class'.")
     layers: Positive | None = Field(None, description="Transformer blocks.")
     width: Positive | None = Field(None, description="Features of the residual stream.")
@@ -115,9 +121,7 @@ class OptimizerConfig(Section):
     beta1: Fraction = Field(0.9, description="Decay of the first moment; momentum of sgd and muon.")
     beta2: Fraction = Field(0.95, description="Decay of the second moment.")
     epsilon: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
-    clip_norm: float | None = Field(
-        1.0, gt=0, description="Largest global norm of the gradients; absent in code as None."
-    )
+    clip_norm: float = Field(1.0, ge=0, description="Largest global norm of the gradients; 0: any.")
 
 
 class DataConfig(Section):
@@ -260,7 +264,8 @@ def _explain(item: Any, source: str) -> str:
 
 
 def _known_keys_like(key: str) -> str:
-    """The same leaf in another table (`sequence` -> `data.sequence`), else the nearest spelling."""
+    """The same leaf in another table (`sequence` -> `data.sequence`), else the nearest key or table."""
     leaf = key.rpartition(".")[2]
-    elsewhere = [known for known in keys() if known.rpartition(".")[2] == leaf]
-    return f"did you mean {' or '.join(map(repr, elsewhere))}?" if elsewhere else nearest(key, keys())
+    known = {**RunConfig.model_fields, **keys(), **keys(RopeScaling, "model.rope_scaling.")}
+    elsewhere = [other for other in known if other.rpartition(".")[2] == leaf]
+    return f"did you mean {' or '.join(map(repr, elsewhere))}?" if elsewhere else nearest(key, known)

@@ -127,7 +127,7 @@ class TrainStep:
             norm = optax.global_norm(gradients)
             finite = jnp.isfinite(norm) & jnp.isfinite(loss)
             clip = self.config.optimizer.clip_norm
-            scale = 1.0 if clip is None else jnp.minimum(1.0, clip / (norm + 1e-6)).astype(norm.dtype)
+            scale = 1.0 if clip == 0 else jnp.minimum(1.0, clip / (norm + 1e-6)).astype(norm.dtype)
             updates, opt = self.optimizer.update(
                 jax.tree.map(lambda g: g * scale, gradients), state["opt"], state["params"]
             )
