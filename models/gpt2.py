@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from meshkit.models.layers import ColumnLinear, LayerNorm, RowLinear, attention
 from meshkit.models.presets import Sizes
-from meshkit.pipeline.stage import Context, apply_stack, dropout, stack
+from meshkit.pipeline.stage import Context, apply_stack, dropout, stack, whole_sequence
 from meshkit.pipeline.vocab import VocabTable
 
 STD = 0.02
@@ -61,8 +61,10 @@ class Block(nnx.Module):
         self.mlp = MLP(sizes, rngs)
 
     def __call__(self, x_BSH: jax.Array, context: Context) -> jax.Array:
-        x_BSH = x_BSH + dropout(self.attention(self.attention_norm(x_BSH)), self.dropout, context, site=0)
-        return x_BSH + dropout(self.mlp(self.mlp_norm(x_BSH)), self.dropout, context, site=1)
+        h_BSH = whole_sequence(self.attention_norm(x_BSH))
+        x_BSH = x_BSH + dropout(self.attention(h_BSH), self.dropout, context, site=0)
+        h_BSH = whole_sequence(self.mlp_norm(x_BSH))
+        return x_BSH + dropout(self.mlp(h_BSH), self.dropout, context, site=1)
 
 
 class GPT2(nnx.Module):

@@ -104,6 +104,17 @@ def cut_sequence(x_BSH: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(x_BSH, P(None, TENSOR, None))
 
 
+def whole_sequence(x_BSH: jax.Array) -> jax.Array:
+    """The opposite of `cut_sequence`: what a model puts before its column-cut products.
+
+    One all-gather serves them all. Left alone, the compiler may gather the weights of each instead,
+    and then move attention's inputs from one cut to another.
+    """
+    if axis_size(TENSOR) == 1:
+        return x_BSH
+    return jax.lax.with_sharding_constraint(x_BSH, P(None, None, None))
+
+
 @dataclasses.dataclass(frozen=True)
 class Stages:
     """The functional view of a model: what the executor runs. Made by `functional`.
