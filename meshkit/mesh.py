@@ -7,6 +7,7 @@ named in the order ('data', 'tensor', 'pipe').
 """
 
 import itertools
+import math
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -111,20 +112,21 @@ def placement_warning(shape: MeshShape, nodes: "Sequence[Any]") -> str | None:
     if not crossed:
         return None
     sizes = sorted({list(nodes).count(node) for node in set(nodes)})
-    fit = max(t for t in range(1, sizes[0] + 1) if sizes[0] % t == 0 and shape.tensor % t == 0)
+    fit = max(t for t in range(1, shape.tensor + 1) if math.gcd(*sizes) % t == 0)
     return (
         f"{crossed} of {shape.data * shape.pipe} tensor groups (mesh.tensor = {shape.tensor}) have members on "
         f"more than one node ({' or '.join(map(str, sizes))} devices a node): their all-reduces, several a "
-        f"layer, cross the network between nodes instead of NVLink. Set mesh.tensor to {fit} or less."
+        f"layer, cross the network between nodes instead of NVLink. Set mesh.tensor to {fit} or a divisor of it."
     )
 
 
 def node_of(device: Any) -> int:
-    """A number for the machine a device sits in.
+    """A number for the node a device sits in: the devices that share the fastest links.
 
-    On GPU one process may own one GPU, so processes are not nodes: the runtime's slice index counts
-    the hosts that share fast links. Elsewhere (simulated CPU devices) a process is a node.
+    On GPU one process may own one GPU, so processes are not nodes. The runtime's slice index is: as
+    processes connect, XLA gives one to each kernel boot id, so to each host whatever its containers
+    and processes, and one to hosts that share an NVLink fabric. (JAX_PARTITION_INDEX overrides it.)
+    Devices without a slice index, as simulated ones, are on a node for each process.
     """
-    if device.platform == "gpu":
-        return getattr(device, "slice_index", None) or 0
-    return device.process_index
+    slice_index: int | None = getattr(device, "slice_index", None) if device.platform == "gpu" else None
+    return device.process_index if slice_index is None else slice_index
