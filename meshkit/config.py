@@ -151,7 +151,7 @@ class RunConfig(Section):
     precision: Literal["bfloat16", "float32", "float64"] = Field(
         "bfloat16", description="Dtype of the forward and backward."
     )
-    zero: Literal[0, 1] = Field(1, description="ZeRO level: 1 cuts master weights and moments over data.")
+    zero: Literal[0, 1, 2, 3] = Field(1, description="ZeRO level: 1 cuts master weights and moments over data.")
     recompute: Literal["full", "none"] = Field(
         "full", description="full: keep stage inputs only; none: keep all that backward needs."
     )

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -25,6 +24,7 @@ from meshkit.pipeline import builders, collectives
 from meshkit.pipeline.executor import Batch, Pipeline
 from meshkit.pipeline.stage import Params, Stages, initial
 from meshkit.pipeline.vocab import TokenLoss
+from meshkit.zero import Zero
 
 State = dict[str, Any]
 """params: master weights; opt: optimizer state; step: steps tried; skipped: in a row, skipped_total."""
@@ -50,17 +50,17 @@ class TrainStep:
     # --- layouts ------------------------------------------------------------------------------
 
     @functools.cached_property
-    def zero_dims(self) -> Params:
-        """Dims of the master weights that are cut over data (all UNCUT with zero = 0)."""
-        data = self.mesh.shape[DATA]
-        if self.config.zero == 0 or data == 1:
-            return jax.tree.map(lambda _: sharding.UNCUT, self.stages.shapes)
-        return sharding.zero_dims(self.stages.shapes, self.stages.specs, data)
+    def zero(self) -> Zero:
+        """What replicas hold and exchange."""
+        data, shapes, specs = self.mesh.shape[DATA], self.stages.shapes, self.stages.specs
+        cut = self.config.zero > 0 and data > 1
+        dims = sharding.zero_dims(shapes, specs, data) if cut else jax.tree.map(lambda _: sharding.UNCUT, shapes)
+        return Zero(self.config.zero, dims, sharding.automatic(specs))
 
     @functools.cached_property
     def master_specs(self) -> Params:
         """PartitionSpec of every master weight."""
-        return sharding.master_specs(self.stages.specs, self.zero_dims)
+        return sharding.master_specs(self.stages.specs, self.zero.dims)
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -127,7 +127,7 @@ class TrainStep:
             norm = optax.global_norm(gradients)
             finite = jnp.isfinite(norm) & jnp.isfinite(loss)
             clip = self.config.optimizer.clip_norm
-            scale = 1.0 if clip == 0 else jnp.minimum(1.0, clip / (norm + 1e-6)).astype(norm.dtype)
+            scale = 1.0 if clip == 0 else jnp.minimum(1.0, clip / norm).astype(norm.dtype)
             updates, opt = self.optimizer.update(
                 jax.tree.map(lambda g: g * scale, gradients), state["opt"], state["params"]
             )
@@ -152,12 +152,12 @@ class TrainStep:
 
         def region(master: Params, local: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, Params]:
             with jax.named_scope("gather_weights"):
-                working = self._over_data(lambda w, dim: _gather(w.astype(self.dtype), dim), master)
+                working = self.zero.working(master, self.dtype)
             tokens, shared = self._shared(local)
-            loss, gradients = pipeline.run(working, shared, key)
+            accumulators = self.zero.accumulators(master, working, self.wide)
+            loss, gradients = pipeline.run(working, accumulators, shared, key)
             with jax.named_scope("reduce_gradients"):
-                # The only data-parallel reduction: once a step, after the pipeline, a layer at a time.
-                gradients = self._over_data(_reduce, gradients)
+                gradients = self.zero.reduced(gradients)
             return collectives.psum(loss, DATA), tokens, gradients
 
         return self._manual(region, (P(), P(), sharding.manual(self.master_specs)))(params, batch)
@@ -170,9 +170,8 @@ class TrainStep:
         pipeline = self._pipeline("forward")
 
         def region(master: Params, local: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            working = self._over_data(lambda w, dim: _gather(w.astype(self.dtype), dim), master)
             tokens, shared = self._shared(local)
-            loss, _ = pipeline.run(working, shared, key=None)
+            loss, _ = pipeline.run(self.zero.working(master, self.dtype), {}, shared, key=None)
             return {"loss": collectives.psum(loss, DATA) * tokens, "tokens": tokens}
 
         return jax.jit(self._manual(region, P()), out_shardings=NamedSharding(self.mesh, P()))
@@ -188,8 +187,7 @@ class TrainStep:
             recompute=self.config.recompute,
             unroll=self.config.pipeline.unroll,
             loss=self.loss,
-            accumulate=self.wide,
-            automatic_specs=sharding.automatic(self.stages.specs),
+            zero=self.zero,
         )
 
     def _manual(self, region: Any, out_specs: Any) -> Any:
@@ -209,27 +207,6 @@ class TrainStep:
         row = collectives.axis_index(DATA) * B + jnp.arange(B)
         samples = jnp.arange(M)[:, None] * (B * self.mesh.shape[DATA]) + row
         return tokens, Batch(local["tokens"], local["targets"], weights / jnp.maximum(tokens, 1), samples)
-
-    def _over_data(self, move: Any, params: Params) -> Params:
-        """`move(array, zero dim)` on every parameter, on blocks a layer at a time.
-
-        On whole stacks a gather or scatter along an inner dim makes a transposed second copy.
-        """
-        dims = self.zero_dims
-        layer_dims = jax.tree.map(lambda d: d if d == sharding.UNCUT else d - 1, dims["blocks"])
-        moved = {k: jax.tree.map(move, v, dims[k]) for k, v in params.items() if k != "blocks"}
-        layer = lambda _, layer: (None, jax.tree.map(move, layer, layer_dims))  # noqa: E731
-        return moved | {"blocks": lax.scan(layer, None, params["blocks"])[1]}
-
-
-def _gather(weight: jax.Array, dim: int) -> jax.Array:
-    return weight if dim == sharding.UNCUT else collectives.all_gather(weight, DATA, dim)
-
-
-def _reduce(gradient: jax.Array, dim: int) -> jax.Array:
-    if dim == sharding.UNCUT:
-        return collectives.psum(gradient, DATA)
-    return collectives.psum_scatter(gradient, DATA, dim)
 
 
 def vocab_multiple(mesh: Mesh) -> int:

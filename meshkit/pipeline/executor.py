@@ -9,14 +9,13 @@ Shapes: M microbatches, B microbatch size, S sequence, H width, V vocabulary.
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec as P
 
-from meshkit.mesh import PIPE, TENSOR
+from meshkit.mesh import PIPE
 from meshkit.pipeline import recompute as rc
 from meshkit.pipeline import vocab
 from meshkit.pipeline.buffers import MESH_GATE, STAGE_GATE, empty_activations, gate, get, put, put_if
@@ -27,6 +26,13 @@ from meshkit.pipeline.stage import Context, Params, Stages, outer
 
 Here = dict[str, Any]
 """A column of the slot table as one stage sees it: name -> int32 scalar (see `slots.Columns`)."""
+
+
+class LayerMoves(Protocol):
+    """How replicas share layers (`zero.Zero`): both take and give one layer's tree."""
+
+    def fetch(self, layer: Params) -> Params: ...
+    def deposit(self, gradient: Params) -> Params: ...
 
 
 class Batch(NamedTuple):
@@ -55,8 +61,7 @@ class Pipeline:
     """A model, a schedule and a memory policy: all that the executor needs besides arrays.
 
     recompute: a key of POLICIES. unroll: layers unrolled in a trip of the layer loop.
-    accumulate: dtype of the accumulated gradients.
-    automatic_specs: how the compiler cuts each parameter, within the slice of a data and pipe coordinate.
+    zero: how a layer's weights are fetched for use and its gradient deposited.
     """
 
     stages: Stages
@@ -64,18 +69,20 @@ class Pipeline:
     recompute: str
     unroll: int
     loss: vocab.TokenLoss | None
-    accumulate: Any
-    automatic_specs: Params
+    zero: LayerMoves
 
-    def run(self, params: Params, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, Params]:
-        """Sum of weighted losses of this replica, and its gradients (empty for an evaluation schedule).
+    def run(
+        self, params: Params, accumulators: Params, batch: Batch, key: jax.Array | None
+    ) -> tuple[jax.Array, Params]:
+        """Sum of weighted losses of this replica, and `accumulators` with its gradients added.
 
+        An evaluation schedule, without backwards, takes and gives an empty tree of them.
         The loss is the same on every stage and tensor peer. Gradients of blocks and tables are those
         of this stage's slice; of all others the same on every stage.
         """
         slots = allocate(self.schedule)
         run = _Run(self, params, batch, key)
-        carry = run.empty(slots)
+        carry = run.empty(slots, accumulators)
         for phase in phases(slots.columns):
             columns = dataclasses.asdict(slots.columns[phase.start : phase.stop])
             tick = functools.partial(run.tick, phase)
@@ -190,7 +197,7 @@ class _Run:
 
     # --- parts --------------------------------------------------------------------------------
 
-    def empty(self, slots: SlotTable) -> Carry:
+    def empty(self, slots: SlotTable, accumulators: Params) -> Carry:
         """The carry before the first tick."""
         _, B, S = self.batch.tokens_MBS.shape
         table_vH = self.params["embed"]["table"]
@@ -199,15 +206,13 @@ class _Run:
         if self._saves_layers:
             block, chunk = self.pipeline.stages.block, self._chunk(0, 0)
             kept = rc.empty(self._policy, block, chunk, self.params["blocks"], x_BSH, slots.kept)
-        trained = self.params if self.pipeline.schedule.trains else {}
-        specs = {name: self.pipeline.automatic_specs[name] for name in trained}
         return Carry(
             inputs=empty_activations((slots.inputs,), x_BSH),
             kept=kept,
             gradients=empty_activations((slots.gradients,), x_BSH),
             y_BSH=x_BSH,
             dx_BSH=x_BSH,
-            params=jax.tree.map(lambda p, s: _cut(jnp.zeros(p.shape, self.pipeline.accumulate), s), trained, specs),
+            params=accumulators,
             loss=jnp.zeros((), widened(x_BSH).dtype),
         )
 
@@ -230,7 +235,7 @@ class _Run:
         return Context(-1, self.batch.samples_MB[microbatch], self.key)
 
     def _chunk(self, microbatch: Any, chunk: Any) -> rc.Chunk:
-        schedule = self.pipeline.schedule
+        schedule, zero = self.pipeline.schedule, self.pipeline.zero
         layers = self.pipeline.stages.layers // (schedule.stages * schedule.chunks)
         first = chunk * layers if schedule.chunks > 1 else 0
         before = (chunk * schedule.stages + axis_index(PIPE)) * layers  # layers of the model before this chunk
@@ -238,8 +243,8 @@ class _Run:
         return rc.Chunk(
             first=first,
             layers=layers,
-            fetch=_layer,
-            deposit=_add_layer,
+            fetch=lambda stacks, index: zero.fetch(_layer(stacks, index)),
+            deposit=lambda stacks, index, gradient: _add_layer(stacks, index, zero.deposit(gradient)),
             context=lambda k: Context(before + k, samples_B, self.key),
             unroll=min(self.pipeline.unroll, layers),
         )
@@ -259,7 +264,3 @@ def _add_layer(stacks: Params, index: Any, gradient: Params) -> Params:
 def _added(accumulated: Params, gradient: Params) -> Params:
     added = {k: jax.tree.map(lambda a, g: a + g.astype(a.dtype), accumulated[k], gradient[k]) for k in gradient}
     return accumulated | added
-
-
-def _cut(array: jax.Array, spec: P) -> jax.Array:
-    return lax.with_sharding_constraint(array, spec) if axis_size(TENSOR) > 1 else array
