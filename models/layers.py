@@ -7,6 +7,7 @@ from the PartitionSpecs below (Megatron-LM, arXiv 1909.08053).
 Shapes: B samples, S positions, H width, N heads, K key/value heads, D head_dim, F features out.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from meshkit.mesh import TENSOR
 from meshkit.pipeline.collectives import over_tensor
 
 HEADS = P(None, None, TENSOR, None)
+
+CUDA = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+"""Whether a program for CUDA can be made here at all; without, not even tracing cuDNN's call works."""
 
 
 class ColumnLinear(nnx.Module):
@@ -111,7 +115,7 @@ def attention(q_BSND: jax.Array, k_BSKD: jax.Array, v_BSKD: jax.Array) -> jax.Ar
     def heads(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         if q.dtype == jnp.float64:
             return _float64(q, k, v)
-        if q.dtype == jnp.float32:  # cuDNN's kernel takes half precision only
+        if q.dtype == jnp.float32 or not CUDA:  # cuDNN's kernel takes half precision only
             return _xla(q, k, v)
         return jax.lax.platform_dependent(q, k, v, cuda=_cudnn, default=_xla)
 
