@@ -134,14 +134,21 @@ def sizes(config: ModelConfig, vocab: int | None = None) -> Sizes:
                 f"or model.heads to one of {_divisors(width)}"
             )
         values["head_dim"] = width // heads
-    if values["family"] == "llama" and values["head_dim"] % 2:
-        raise MeshkitError(f"model.head_dim = {values['head_dim']}: rotary positions turn pairs, so it must be even")
+    odd = values["head_dim"]
+    if values["family"] == "llama" and odd % 2:
+        raise MeshkitError(
+            f"model.head_dim = {odd} is odd and rotary positions turn pairs: set it to {odd - 1 or 2} or {odd + 1}"
+        )
     return Sizes(**values, options=config.options)
 
 
 def check_cut(sizes: Sizes, mesh: MeshShape, sequence: int) -> None:
     """Raises MeshkitError, with the fixes, when a size does not divide over the mesh."""
     tensor, pipe = mesh.tensor, mesh.pipe
+    if sequence > sizes.context:
+        raise MeshkitError(
+            f"data.sequence = {sequence} exceeds model.context = {sizes.context}: lower the one or raise the other"
+        )
     cut = {
         "model.heads": sizes.heads,
         "model.kv_heads": sizes.kv_heads,
@@ -150,20 +157,27 @@ def check_cut(sizes: Sizes, mesh: MeshShape, sequence: int) -> None:
     }
     for key, value in cut.items():
         if value % tensor:
-            fits = _divisors(math.gcd(*cut.values()))
+            near = _nearest_that_splits(key, value, sizes, tensor)
             raise MeshkitError(
                 f"{key} = {value} does not split into mesh.tensor = {tensor} equal parts: set mesh.tensor to one of "
-                f"{fits}, or {key} to {-(-value // tensor) * tensor}"
+                f"{_divisors(math.gcd(*cut.values()))}" + (f"; or {key} to {near}" if near else "")
             )
     if sizes.layers % pipe:
         raise MeshkitError(
             f"model.layers = {sizes.layers} do not split into mesh.pipe = {pipe} stages of equal size: set mesh.pipe "
-            f"to one of {_divisors(sizes.layers)}, or model.layers to {-(-sizes.layers // pipe) * pipe}"
+            f"to one of {_divisors(sizes.layers)}; or model.layers to {-(-sizes.layers // pipe) * pipe}"
         )
-    if sequence > sizes.context:
-        raise MeshkitError(
-            f"data.sequence = {sequence} exceeds model.context = {sizes.context}: lower the one or raise the other"
-        )
+
+
+def _nearest_that_splits(key: str, value: int, sizes: Sizes, tensor: int) -> int | None:
+    """The multiple of `tensor` nearest to `value` that goes together with the other sizes."""
+    most, fits = {
+        "model.heads": (sizes.width, lambda n: n % sizes.kv_heads == 0 and sizes.width % (2 * n) == 0),
+        "model.kv_heads": (sizes.heads, lambda n: sizes.heads % n == 0),
+        "model.mlp_width": (value + tensor, lambda n: True),
+        "data.sequence": (sizes.context, lambda n: True),
+    }[key]
+    return min(filter(fits, range(tensor, most + 1, tensor)), key=lambda n: abs(n - value), default=None)
 
 
 def _divisors(n: int) -> str:
