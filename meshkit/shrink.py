@@ -1,0 +1,84 @@
+"""A small config of the same structure, for `meshkit verify`: what the layout depends on is kept. No JAX.
+
+Kept: family, layers, tied, mesh, schedule, microbatches, zero, recompute, optimizer, loss; query heads
+a key/value head; whether a size divides by an axis that could cut it. Shrunk: everything else.
+"""
+
+from meshkit.config import MeshShape, RunConfig
+from meshkit.errors import MeshkitError
+from meshkit.mesh import resolve
+from meshkit.models.presets import Sizes, check_cut
+
+WIDTH, MLP_WIDTH, HEAD_DIM, VOCAB, SEQUENCE = 16, 24, 4, 33, 8
+LAYERS_OF_A_STAGE = 16
+HEADS_OF_A_DEVICE, SAMPLES_OF_A_MICROBATCH = 2, 2
+
+
+def layout(config: RunConfig, sizes: Sizes) -> MeshShape:
+    """The mesh of `config`, checked against its sizes.
+
+    A free axis (−1) takes what `devices` leaves; without `devices` the smallest size above 1 that is
+    legal (over an axis of 1 there is nothing to prove), else 1.
+    Raises MeshkitError for a mesh that the model, the batch or the devices do not fit.
+    """
+    shape = config.mesh
+    free = [axis for axis, size in shape.sizes.items() if size == -1]
+    if config.devices is not None:
+        shape = resolve(shape, config.devices)
+    elif free:
+        candidates = [shape.model_copy(update={free[0]: size}) for size in (2, 3, 4, 5, 6, 7, 8)]
+        fitting = [candidate for candidate in candidates if _fits(config, sizes, candidate)]
+        shape = fitting[0] if fitting else shape.model_copy(update={free[0]: 1})
+    check_cut(sizes, shape, config.data.sequence)
+    config.microbatch_size(shape.data)
+    return shape
+
+
+def shrink(config: RunConfig, sizes: Sizes, shape: MeshShape) -> tuple[RunConfig, list[str]]:
+    """`config` with small sizes for a mesh of `shape`, and sentences about what is not as it was."""
+    group = sizes.heads // sizes.kv_heads
+    kv_heads = shape.tensor * min(sizes.kv_heads // shape.tensor, HEADS_OF_A_DEVICE)
+    layers = shape.pipe * min(sizes.layers // shape.pipe, LAYERS_OF_A_STAGE)
+    sequence = smaller(config.data.sequence, max(SEQUENCE, 2 * shape.tensor), shape.tensor)
+    context = smaller(sizes.context, sequence, shape.data)
+    model = {
+        "layers": layers,
+        "width": smaller(sizes.width, WIDTH, shape.data),
+        "heads": kv_heads * group,
+        "kv_heads": kv_heads,
+        "head_dim": HEAD_DIM,
+        "mlp_width": smaller(sizes.mlp_width, MLP_WIDTH, shape.tensor),
+        "vocab": smaller(sizes.vocab, VOCAB, shape.pipe * shape.tensor),
+        "context": context,
+    }
+    samples = min(config.microbatch_size(shape.data), SAMPLES_OF_A_MICROBATCH)
+    data = {"sequence": sequence, "batch": shape.data * config.pipeline.microbatches * samples}
+    notes = [
+        f"sizes shrunk: width {sizes.width} to {model['width']}, heads {sizes.heads} to {model['heads']}, "
+        f"vocabulary {sizes.vocab} to {model['vocab']}, sequence {config.data.sequence} to {sequence}, "
+        f"batch {config.data.batch} to {data['batch']} (--full keeps them)"
+    ]
+    if layers != sizes.layers:
+        notes.append(f"layers: {layers // shape.pipe} a stage instead of {sizes.layers // shape.pipe}")
+    changed = {
+        "model": config.model.model_copy(update=model),
+        "data": config.data.model_copy(update=data),
+        "mesh": shape,
+    }
+    return config.model_copy(update=changed), notes
+
+
+def smaller(size: int, at_least: int, axis: int) -> int:
+    """The smallest number from `at_least` on that divides by `axis` if `size` does, and not if not."""
+    if size <= at_least:
+        return size
+    return next(n for n in range(at_least, size + 1) if (n % axis == 0) == (size % axis == 0))
+
+
+def _fits(config: RunConfig, sizes: Sizes, shape: MeshShape) -> bool:
+    try:
+        check_cut(sizes, shape, config.data.sequence)
+        config.microbatch_size(shape.data)
+    except MeshkitError:
+        return False
+    return True

@@ -1,0 +1,220 @@
+"""`meshkit verify`: the layout of a config trains as one device would, measured on the config itself.
+
+Two sides run the same steps from the same seed: the user's layout on simulated CPU devices (TrainStep),
+and the model called whole on one device (`one_device`). In float64 they may differ by the order of
+summation alone. A config in float32 or bfloat16 is run in that too, on both sides (see `compare`).
+"""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from rich.console import Console
+from rich.table import Table
+
+from meshkit import assemble, compare, mesh, one_device, optimizer
+from meshkit.compare import Course, Row
+from meshkit.config import RunConfig
+from meshkit.errors import MeshkitError
+from meshkit.models.build import builder
+from meshkit.one_device import Batch
+from meshkit.pipeline.stage import Params, functional, initial
+from meshkit.shrink import layout, shrink
+from meshkit.simulate import simulate_cpu_devices
+from meshkit.train_step import TrainStep
+
+STEPS = 3
+SEED_OF_TOKENS = 0
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Compiler options for programs that run three times: the partitioner works as ever, LLVM hardly at all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was compared, on which layout, and what is to be known about it."""
+
+    layout: str
+    notes: list[str]
+    rows: list[Row]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row is within its bound."""
+        return all(row.ok for row in self.rows)
+
+    def to_json(self) -> str:
+        """The report as a JSON object; a number that is not finite is null."""
+        rows = [
+            {k: v if isinstance(v, str) or math.isfinite(v) else None for k, v in dataclasses.asdict(row).items()}
+            | {"ok": row.ok}
+            for row in self.rows
+        ]
+        return json.dumps({"ok": self.ok, "layout": self.layout, "notes": self.notes, "rows": rows})
+
+    def print(self, console: Console | None = None) -> None:
+        """The report as a table."""
+        table = Table("quantity", "error", "bound", "max abs error")
+        precision = ""
+        for row in self.rows:
+            if row.precision != precision:
+                table.add_section()
+                precision = row.precision
+                table.add_row(f"[bold]in {precision}[/]")
+            # Gradients have a row for every leaf, parameters one for the worst.
+            separator = " " if row.quantity == "gradient" else "\n  worst: " if row.leaf else ""
+            colour = "green" if row.ok else "bold red"
+            error = f"[{colour}]{row.error:.1e}{'' if row.ok else ' FAILED'}[/]"
+            table.add_row(f"{row.quantity}{separator}{row.leaf}", error, f"{row.bound:.1e}", f"{row.absolute:.1e}")
+        console = console or Console()
+        console.print(f"[bold]{self.layout}[/]", table, *(f"– {note}" for note in self.notes), sep="\n")
+        console.print(f"[bold]This layout {'trains' if self.ok else 'does NOT train'} as one device would.[/]")
+
+
+def verify(config: RunConfig, full: bool = False) -> Report:
+    """Compare the layout of `config` with one device; `full` keeps the model's sizes.
+
+    It runs in this process, where JAX must not have started with fewer CPU devices than the mesh has.
+    Raises MeshkitError for that, and for a config that does not fit together.
+    """
+    sizes = assemble.model_sizes(config, None)
+    shape = layout(config, sizes)
+    config, notes = (config.model_copy(update={"mesh": shape}), []) if full else shrink(config, sizes, shape)
+    config = _learning_at_once(config)
+    devices = cpu_devices(shape.devices)
+    with jax.default_device(devices[0]):
+        rows = _in_float64(config, devices)
+        if config.precision != "float64":
+            rows += _in_own_precision(config, devices)
+    notes += _legend(config)
+    p = config.pipeline
+    what = f"{shape}: {p.schedule}, microbatches {p.microbatches}, zero {config.zero}, recompute {config.recompute}"
+    return Report(f"{what}, {config.optimizer.name}", notes, rows)
+
+
+def cpu_devices(count: int) -> list[Any]:
+    """`count` CPU devices: simulated, or some of those that this process already has.
+
+    Raises MeshkitError when JAX already runs with fewer.
+    """
+    try:
+        simulate_cpu_devices(max(count, jax.config.jax_num_cpu_devices))
+    except MeshkitError:
+        if len(jax.devices("cpu")) < count:
+            raise
+    return jax.devices("cpu")[:count]
+
+
+def random_batches(config: RunConfig, vocab: int, count: int = STEPS) -> list[Batch]:
+    """Random tokens, and masks that leave some samples with few targets and some with all."""
+    random = np.random.default_rng(SEED_OF_TOKENS)
+    m, batch, sequence = config.pipeline.microbatches, config.data.batch, config.data.sequence
+    share = np.linspace(0.1, 1, batch).reshape(m, batch // m, 1)
+    batches = []
+    for _ in range(count):
+        tokens = random.integers(0, vocab, (m, batch // m, sequence + 1), np.int32)
+        weights = (random.random((m, batch // m, sequence)) < share).astype(np.float32)
+        batches.append({"tokens": tokens[..., :-1], "targets": tokens[..., 1:], "weights": weights})
+    return batches
+
+
+# --- the two sides ------------------------------------------------------------------------------
+
+
+def _in_float64(config: RunConfig, devices: list[Any]) -> list[Row]:
+    with jax.enable_x64(True):
+        step = _train_step(config, devices, "float64")
+        batches = random_batches(config, step.stages.vocab)
+        return compare.exactly(on_mesh(step, batches), on_one_device(step, batches))
+
+
+def _in_own_precision(config: RunConfig, devices: list[Any]) -> list[Row]:
+    with jax.enable_x64(False):
+        step = _train_step(config, devices, config.precision)
+        batches = random_batches(config, step.stages.vocab)
+        course, one = on_mesh(step, batches), on_one_device(step, batches)
+    with jax.enable_x64(True):
+        double = _train_step(config, devices, "float64")
+        exact = on_one_device(double, batches, start=one.start)
+    return compare.roughly(course, one, exact, config.precision, float(jnp.finfo(step.dtype).eps))
+
+
+def _train_step(config: RunConfig, devices: list[Any], precision: str) -> TrainStep:
+    config = config.model_copy(update={"precision": precision})
+    return assemble.train_step(config, mesh.build(config.mesh, devices))
+
+
+def on_mesh(step: TrainStep, batches: list[Batch]) -> Course:
+    """The layout's course. Raises AssertionError if a padded row of a table is not zero."""
+    state = step.init(step.config.seed)
+    vocab = step.stages.vocab
+    start, gradients, metrics = canonical(state["params"], vocab), [], []
+    placed = [jax.device_put(batch, step.batch_sharding) for batch in batches]
+    value_and_grad = jax.jit(step.gradients, compiler_options=QUICK)
+    update = step.step.lower(state, placed[0]).compile(QUICK)
+    for batch in placed:
+        gradients.append(canonical(value_and_grad(state["params"], batch, state["step"])[2], vocab))
+        state, shown = update(state, batch)
+        metrics.append(shown)
+    losses, norms = (np.array([shown[name] for shown in metrics], float) for name in ("loss", "grad_norm"))
+    return Course(losses, norms, gradients, start, canonical(state["params"], vocab))
+
+
+def on_one_device(step: TrainStep, batches: list[Batch], start: dict[str, np.ndarray] | None = None) -> Course:
+    """The course of the same config without mesh, pipeline and padding, from `start` or freshly drawn."""
+    build = builder(assemble.model_sizes(step.config, None), vocab_multiple=1)
+    stages = functional(build)
+    drawn = jax.jit(lambda seed: initial(build, seed))(step.config.seed)
+    params = jax.tree.map(lambda p: p.astype(step.wide), drawn)
+    if start is not None:
+        params = jax.tree_util.tree_map_with_path(lambda path, p: jnp.asarray(start[_name(path)], p.dtype), drawn)
+    rule = optimizer.build(step.config.optimizer, step.config.steps, stages.shapes, stages.vocab)
+    if step.config.optimizer.clip_norm:
+        rule = optax.chain(optax.clip_by_global_norm(step.config.optimizer.clip_norm), rule)
+    seed, loss = step.config.seed, step.loss
+    losses, gradients, params_after = one_device.train(stages, params, batches, rule, seed, loss, step.dtype)
+    norms = [float(optax.global_norm(tree)) for tree in gradients]
+    trees = [canonical(tree, stages.vocab) for tree in (*gradients, params, params_after)]
+    return Course(np.array(losses), np.array(norms), trees[:-2], trees[-2], trees[-1])
+
+
+def canonical(params: Params, vocab: int) -> dict[str, np.ndarray]:
+    """Dotted name -> array, tables without their padded rows, which must be zero."""
+    leaves = {_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    for name in ("embed.table", "head.table"):
+        if name in leaves:
+            assert not leaves[name][vocab:].any(), f"padded rows of {name} are not zero"
+            leaves[name] = leaves[name][:vocab]
+    return leaves
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def _learning_at_once(config: RunConfig) -> RunConfig:
+    """A long warm-up would leave the parameters as they are, and equal whatever the update."""
+    warmup = min(config.optimizer.warmup_steps, 1)
+    return config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"warmup_steps": warmup})})
+
+
+def _legend(config: RunConfig) -> list[str]:
+    precise = [
+        f"float64: largest |difference| ÷ largest |value| of a leaf (at least {compare.FLOOR:g} of the largest of any "
+        f"leaf: some gradients are zero by mathematics); must be at most {compare.BOUND:g}"
+    ]
+    if config.precision == "float64":
+        return precise
+    return [
+        *precise,
+        f"{config.precision}: distance from the float64 result (root mean square ÷ that of the leaf); must be at most "
+        f"{compare.RATIO:g} times that of one device in {config.precision}",
+    ]
