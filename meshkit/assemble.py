@@ -11,6 +11,7 @@ from meshkit.imports import load_object
 from meshkit.mesh import AXES
 from meshkit.models.build import builder
 from meshkit.models.presets import Sizes, check_cut, sizes
+from meshkit.pipeline.placement import place
 from meshkit.pipeline.stage import functional
 from meshkit.pipeline.vocab import TokenLoss
 from meshkit.train_step import TrainStep, vocab_multiple
@@ -35,7 +36,9 @@ def train_step(
     if loss is None and config.loss != CROSS_ENTROPY:
         loss = load_object(config.loss, "loss", [CROSS_ENTROPY])
     config = config.model_copy(update={"mesh": shape})
-    return TrainStep(config, mesh, functional(build), build, loss)
+    pipeline = config.pipeline
+    placement = place(chosen.layers, shape.pipe, pipeline.virtual, pipeline.layers_per_stage)
+    return TrainStep(config, mesh, functional(build, placement), build, loss)
 
 
 def model_sizes(config: RunConfig, vocab: int | None) -> Sizes:

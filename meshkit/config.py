@@ -61,10 +61,15 @@ class MeshShape(Section):
 class PipelineConfig(Section):
     """How a batch flows through the stages."""
 
-    schedule: str = Field("1f1b", description="Order of forwards and backwards: gpipe or 1f1b.")
+    schedule: str = Field("1f1b", description="Order of the work: gpipe, 1f1b, interleaved or zero-bubble.")
     microbatches: Positive = Field(
         1, description="Slices of a replica's batch that follow each other through the stages."
     )
+    virtual: Positive = Field(1, description="Chunks of layers a stage holds (v), for the interleaved schedule.")
+    layers_per_stage: list[int] | None = Field(
+        None, description="Layers of each stage (of each chunk: P·v); absent: even."
+    )
+    overlap: bool = Field(False, description="Give a hop between stages a whole tick, to hide it behind compute.")
     unroll: Positive = Field(
         1, description="Layers unrolled in one trip of the layer loop: faster on CPU, slower to compile."
     )
@@ -151,7 +156,9 @@ class RunConfig(Section):
     precision: Literal["bfloat16", "float32", "float64"] = Field(
         "bfloat16", description="Dtype of the forward and backward."
     )
-    zero: Literal[0, 1, 2, 3] = Field(1, description="ZeRO level: 1 cuts master weights and moments over data.")
+    zero: Literal[0, 1, 2, 3] = Field(
+        1, description="ZeRO level: 1 cuts moments over data, 2 gradients too, 3 weights too."
+    )
     recompute: Literal["full", "none"] = Field(
         "full", description="full: keep stage inputs only; none: keep all that backward needs."
     )

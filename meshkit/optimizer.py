@@ -3,12 +3,11 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from meshkit.config import OptimizerConfig
 from meshkit.errors import MeshkitError
-from meshkit.pipeline.stage import Params, canonical
+from meshkit.pipeline.stage import Params, Stages, canonical, padded
 
 MATRIX_FROM = 2
 """Parameters with fewer dims than this in a layer (norms, biases) are not decayed."""
@@ -42,12 +41,13 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return optax.join_schedules([rise, after], [warmup]) if warmup else after
 
 
-def build(config: OptimizerConfig, steps: int, shapes: Params, vocab: int) -> optax.GradientTransformation:
-    """The update rule. Clipping by the global norm is the train step's: it knows the norm anyway.
+def build(config: OptimizerConfig, steps: int, stages: Stages) -> optax.GradientTransformation:
+    """The update rule for the parameters of `stages`, as they are stored.
 
-    `shapes`: the parameters, blocks stacked. `vocab`: true rows of the tables, which may be padded.
+    Clipping by the global norm is the train step's: it knows the norm anyway.
     """
     rate = learning_rate(config, steps)
+    shapes = stages.shapes
     decayed = _decayed(shapes)
     match config.name:
         case "adamw":
@@ -68,7 +68,7 @@ def build(config: OptimizerConfig, steps: int, shapes: Params, vocab: int) -> op
                 optax.scale_by_learning_rate(rate),
             )
             # Its statistics are means over rows and columns: padding must not count in them.
-            return _on_true_rows(rule, vocab)
+            return _without_padding(rule, stages)
         case "muon":
             return optax.contrib.muon(
                 rate,
@@ -104,18 +104,15 @@ def _in_blocks(path: Any) -> bool:
     return path[0].key == "blocks"
 
 
-def _on_true_rows(rule: optax.GradientTransformation, vocab: int) -> optax.GradientTransformation:
-    """`rule` on tables without their padded rows, which stay zero."""
-
-    def pad(path: Any, update: jax.Array, like: jax.Array) -> jax.Array:
-        return jnp.pad(update, [(0, big - small) for small, big in zip(update.shape, like.shape, strict=True)])
+def _without_padding(rule: optax.GradientTransformation, stages: Stages) -> optax.GradientTransformation:
+    """`rule` on the canonical parameters: no padded rows, no empty layers; those stay zero."""
 
     def init(params: Any) -> Any:
-        return rule.init(canonical(params, vocab))
+        return rule.init(canonical(params, stages))
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        changed, state = rule.update(canonical(updates, vocab), state, canonical(params, vocab))
-        return jax.tree_util.tree_map_with_path(pad, changed, updates), state
+        changed, state = rule.update(canonical(updates, stages), state, canonical(params, stages))
+        return padded(changed, stages), state
 
     return optax.GradientTransformation(init, update)
 

@@ -14,10 +14,7 @@ from meshkit.data.sources import Sources
 from meshkit.data.text import tokenizer_of
 from meshkit.errors import MeshkitError
 from meshkit.generate import generate
-from meshkit.mesh import PIPE
-from meshkit.pipeline import builders
 from meshkit.pipeline.recompute import COSTS
-from meshkit.pipeline.schedule import Schedule
 from meshkit.pipeline.stage import canonical
 from meshkit.train_step import State, TrainStep
 
@@ -31,7 +28,8 @@ def opening(step: TrainStep, sources: Sources) -> Iterator[str]:
     """Lines before the first step: model, mesh, batch, and the losses that counting would give."""
     config, devices = step.config, jax.devices()
     parameters = sum(math.prod(shape.shape) for shape in jax.tree.leaves(step.stages.shapes))
-    yield f"model {config.model.preset}: {parameters:,} parameters in {step.stages.layers} layers, {config.precision}"
+    layers = step.stages.placement.layers
+    yield f"model {config.model.preset}: {parameters:,} parameters in {layers} layers, {config.precision}"
     yield f"mesh {config.mesh} = {len(devices)} × {devices[0].device_kind}"
     yield (
         f"batch {config.data.batch} × {config.data.sequence} tokens = {config.mesh.data} replicas × "
@@ -51,7 +49,7 @@ def summary(
     memory_bytes: XLA's peak for one device (arguments, results, temporaries). bubbles: idle share of the
     stages' time, of an ideal pipeline and of this table in lock-step. losses: nats a token.
     """
-    config, schedule = step.config, _schedule(step)
+    config, schedule = step.config, step.schedule
     steady = [record["tokens_per_second"] for record in history[1:]] or [history[-1]["tokens_per_second"]]
     report: dict[str, Any] = {
         "mesh": config.mesh.sizes,
@@ -78,10 +76,6 @@ def peak_bytes(compiled: Any) -> int:
     return int(memory.argument_size_in_bytes + results + memory.temp_size_in_bytes)
 
 
-def _schedule(step: TrainStep) -> Schedule:
-    return builders.build(step.config.pipeline.schedule, step.mesh.shape[PIPE], step.config.pipeline.microbatches)
-
-
 def _baselines(sources: Sources) -> dict[str, float]:
     if sources.files is None or sources.files[0].tokens.size > COUNTED_TOKENS:
         return {}
@@ -92,7 +86,7 @@ def _sample(step: TrainStep, sources: Sources, state: State) -> str:
     """Text that the model goes on with from the start of the held-out split; computed on one device."""
     if sources.files is None:
         raise MeshkitError("sample_tokens is for data.text and data.tokens: a data set of one's own has no tokenizer")
-    params = jax.jit(lambda p: canonical(p, step.stages.vocab))(state["params"])
+    params = jax.jit(lambda p: canonical(p, step.stages))(state["params"])
     params = multihost_utils.process_allgather(params, tiled=True)
     held_out = sources.files[1]
     prompt = np.asarray(held_out.tokens[:PROMPT_TOKENS], np.int32)

@@ -22,7 +22,8 @@ from meshkit.config import RunConfig
 from meshkit.mesh import DATA, PIPE, TENSOR
 from meshkit.pipeline import builders, collectives
 from meshkit.pipeline.executor import Batch, Pipeline
-from meshkit.pipeline.stage import Params, Stages, initial
+from meshkit.pipeline.schedule import Schedule
+from meshkit.pipeline.stage import Params, Stages, initial, stored
 from meshkit.pipeline.vocab import TokenLoss
 from meshkit.zero import Zero
 
@@ -65,7 +66,7 @@ class TrainStep:
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
         """The Optax update."""
-        return optimizer.build(self.config.optimizer, self.config.steps, self.stages.shapes, self.stages.vocab)
+        return optimizer.build(self.config.optimizer, self.config.steps, self.stages)
 
     @functools.cached_property
     def state_shardings(self) -> State:
@@ -102,7 +103,8 @@ class TrainStep:
         """seed (int32 scalar) -> fresh state, drawn in place on the devices that will hold it."""
 
         def fresh(seed: jax.Array) -> State:
-            params = jax.tree.map(lambda p: p.astype(self.wide), initial(self.build_model, seed))
+            drawn = stored(initial(self.build_model, seed), self.stages.placement)
+            params = jax.tree.map(lambda p: p.astype(self.wide), drawn)
             return self.state(params)
 
         return jax.jit(fresh, out_shardings=self.state_shardings)
@@ -147,7 +149,7 @@ class TrainStep:
         self, params: Params, batch: dict[str, jax.Array], step: jax.Array
     ) -> tuple[jax.Array, jax.Array, Params]:
         """Mean loss of a target token, target tokens, and gradients in the master layout. Under jit."""
-        pipeline = self._pipeline(self.config.pipeline.schedule)
+        pipeline = self._pipeline(self.schedule)
         key = jax.random.fold_in(jax.random.key(self.config.seed), step)
 
         def region(master: Params, local: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, Params]:
@@ -167,7 +169,8 @@ class TrainStep:
     @functools.cached_property
     def evaluate(self) -> Any:
         """(params, batch) -> {"loss": sum of token losses, "tokens": how many}, without dropout."""
-        pipeline = self._pipeline("forward")
+        stages, chunks = self.mesh.shape[PIPE], self.config.pipeline.virtual
+        pipeline = self._pipeline(builders.forward_only(stages, self.config.pipeline.microbatches, chunks))
 
         def region(master: Params, local: dict[str, jax.Array]) -> dict[str, jax.Array]:
             tokens, shared = self._shared(local)
@@ -178,12 +181,15 @@ class TrainStep:
 
     # --- parts --------------------------------------------------------------------------------
 
-    def _pipeline(self, schedule: str) -> Pipeline:
-        stages, m = self.mesh.shape[PIPE], self.config.pipeline.microbatches
-        table = builders.forward_only(stages, m) if schedule == "forward" else builders.build(schedule, stages, m)
+    @functools.cached_property
+    def schedule(self) -> Schedule:
+        """The table that a step runs."""
+        return builders.from_config(self.config.pipeline, self.mesh.shape[PIPE])
+
+    def _pipeline(self, schedule: Schedule) -> Pipeline:
         return Pipeline(
             stages=self.stages,
-            schedule=table,
+            schedule=schedule,
             recompute=self.config.recompute,
             unroll=self.config.pipeline.unroll,
             loss=self.loss,

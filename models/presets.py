@@ -144,7 +144,7 @@ def sizes(config: ModelConfig, vocab: int | None = None) -> Sizes:
 
 def check_cut(sizes: Sizes, mesh: MeshShape, sequence: int) -> None:
     """Raises MeshkitError, with the fixes, when a size does not divide over the mesh."""
-    tensor, pipe = mesh.tensor, mesh.pipe
+    tensor = mesh.tensor
     if sequence > sizes.context:
         raise MeshkitError(
             f"data.sequence = {sequence} exceeds model.context = {sizes.context}: lower the one or raise the other"
@@ -162,11 +162,6 @@ def check_cut(sizes: Sizes, mesh: MeshShape, sequence: int) -> None:
                 f"{key} = {value} does not split into mesh.tensor = {tensor} equal parts: set mesh.tensor to one of "
                 f"{_divisors(math.gcd(*cut.values()))}" + (f"; or {key} to {near}" if near else "")
             )
-    if sizes.layers % pipe:
-        raise MeshkitError(
-            f"model.layers = {sizes.layers} do not split into mesh.pipe = {pipe} stages of equal size: set mesh.pipe "
-            f"to one of {_divisors(sizes.layers)}; or model.layers to {-(-sizes.layers // pipe) * pipe}"
-        )
 
 
 def _nearest_that_splits(key: str, value: int, sizes: Sizes, tensor: int) -> int | None:

@@ -1,50 +1,112 @@
 """Builders of schedules, by name. NumPy only.
 
-Tick formulas are for lock-step execution, where one tick holds a forward and a backward: a stage that
-did only one of them would wait for its neighbours that do the other.
+A builder takes (stages P, microbatches m, chunks v, hop) and says at which tick each action happens, with
+i a microbatch, s a stage, c a chunk. The formulas are for lock-step execution, where one tick holds a
+forward and a backward: a stage that did only one of them would wait for neighbours that do the other.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
+from meshkit.config import PipelineConfig
 from meshkit.errors import MeshkitError, nearest
-from meshkit.pipeline.schedule import BACKWARD, FORWARD, Schedule, from_ticks
+from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, from_ticks
 
 
-def gpipe(stages: int, microbatches: int) -> Schedule:
+def gpipe(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
     """All forwards, then all backwards: stored activations grow with the microbatches (arXiv 1811.06965)."""
-    i, s = _grid(stages, microbatches)
-    start_of_backward = microbatches + stages - 1
-    return from_ticks("gpipe", stages, {FORWARD: i + s, BACKWARD: start_of_backward + i + (stages - 1 - s)})
+    i, s, last = *_grid(stages, microbatches, chunks, "gpipe"), stages - 1
+    forward = i + hop * s
+    return from_ticks("gpipe", stages, {FORWARD: forward, BACKWARD: forward.max() + 1 + i + hop * (last - s)}, hop)
 
 
-def one_f_one_b(stages: int, microbatches: int) -> Schedule:
+def one_f_one_b(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
     """A backward as soon as its microbatch has left the last stage (PipeDream-flush, arXiv 2006.09503).
 
-    In flight at stage s: at most 2(P−1−s)+1 microbatches, whatever their number. In lock-step a tick
-    of the steady state is F+B, so the whole lasts (P−1)F + m(F+B) + (P−1)B: the ideal bubble.
+    In flight at stage s: at most 2·hop·(P−1−s) + 1 microbatches, whatever their number. In lock-step a
+    tick of the steady state is F+B, so the whole lasts hop·(P−1)·F + m(F+B) + hop·(P−1)·B: with
+    hop = 1 the ideal bubble.
     """
-    i, s = _grid(stages, microbatches)
-    return from_ticks("1f1b", stages, {FORWARD: i + s, BACKWARD: i + 2 * (stages - 1) - s})
+    i, s, last = *_grid(stages, microbatches, chunks, "1f1b"), stages - 1
+    return from_ticks("1f1b", stages, {FORWARD: i + hop * s, BACKWARD: i + hop * (2 * last - s)}, hop)
 
 
-def forward_only(stages: int, microbatches: int) -> Schedule:
-    """Forwards without backwards: evaluation."""
-    i, s = _grid(stages, microbatches)
-    return from_ticks("forward", stages, {FORWARD: i + s})
+def interleaved(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
+    """1F1B over v chunks a stage: the bubble shrinks, hops and stored activations grow (arXiv 2104.04473).
+
+    Microbatches go through a chunk in groups of P, so m must be a multiple of P; with g, j = divmod(i, P)
+    the forward of chunk c is at gPv + cP + j + s, its backward mirrors it from tick vP − 1 on.
+    Raises MeshkitError when m is no multiple, or for a hop of 2 (the next chunk's forward would wait).
+    """
+    if microbatches % stages:
+        fits = sorted({max(stages, microbatches // stages * stages), -(-microbatches // stages) * stages})
+        raise MeshkitError(
+            f"pipeline.microbatches = {microbatches} is not a multiple of mesh.pipe = {stages}, as the interleaved "
+            f"schedule needs: set pipeline.microbatches to {' or '.join(map(str, fits))}"
+        )
+    if hop > 1:
+        raise MeshkitError("pipeline.overlap = true does not go with the interleaved schedule: choose 1f1b, or false")
+    group = np.arange(chunks * stages)[None, :]
+    c, s = group // stages, group % stages
+    g, j = np.divmod(np.arange(microbatches)[:, None], stages)
+    start = g * stages * chunks + j
+    forward = start + c * stages + s
+    backward = start + (chunks - 1 - c) * stages + (stages - 1 - s) + chunks * stages - 1
+    return from_ticks("interleaved", stages, {FORWARD: forward, BACKWARD: backward})
 
 
-BUILDERS: dict[str, Callable[[int, int], Schedule]] = {"gpipe": gpipe, "1f1b": one_f_one_b}
+def zero_bubble(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
+    """1F1B with the backward split: the weight gradients wait for stage 0's tick (after ZB-H1, arXiv 2401.10241).
+
+    While the pipeline fills, ticks hold F or F+I; the W that 1F1B would do there move into the drain,
+    where stages are idle anyway. In lock-step (P−1)·hop·W shorter than 1F1B; it holds up to
+    hop·(P−1) + 1 microbatches' inputs and output gradients of linears between I and W.
+    """
+    i, s, last = *_grid(stages, microbatches, chunks, "zero-bubble"), stages - 1
+    ticks = {FORWARD: i + hop * s, INPUT: i + hop * (2 * last - s), WEIGHT: i + hop * (2 * last + 0 * s)}
+    return from_ticks("zero-bubble", stages, ticks, hop)
 
 
-def build(name: str, stages: int, microbatches: int) -> Schedule:
+def forward_only(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
+    """Forwards without backwards: evaluation. The forwards of 1F1B, or of the interleaved schedule."""
+    if chunks > 1:
+        # Evaluation has no need of the tight order that training has: chunk after chunk, a wave each.
+        group = np.arange(chunks * stages)[None, :]
+        wave = max(microbatches, stages)
+        forward = np.arange(microbatches)[:, None] + group // stages * wave + group % stages
+        return from_ticks("forward", stages, {FORWARD: forward})
+    i, s = _grid(stages, microbatches, chunks, "forward")
+    return from_ticks("forward", stages, {FORWARD: i + hop * s}, hop)
+
+
+Builder = Callable[[int, int, int, int], Schedule]
+
+BUILDERS: dict[str, Builder] = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "zero-bubble": zero_bubble,
+}
+
+
+def from_config(config: PipelineConfig, stages: int) -> Schedule:
+    """The schedule that the config's pipeline table asks for. Raises MeshkitError when there is none."""
+    hop = 2 if config.overlap else 1
+    return build(config.schedule, stages, config.microbatches, config.virtual, hop)
+
+
+def build(name: str, stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
     """The schedule that `pipeline.schedule` names. Raises MeshkitError for an unknown name."""
     if name not in BUILDERS:
         raise MeshkitError(f"pipeline.schedule = {name!r}: no such schedule; {nearest(name, BUILDERS)}")
-    return BUILDERS[name](stages, microbatches)
+    return BUILDERS[name](stages, microbatches, chunks, hop)
 
 
-def _grid(stages: int, microbatches: int) -> tuple[np.ndarray, np.ndarray]:
-    """Broadcastable microbatch [m, 1] and stage [1, P] numbers."""
+def _grid(stages: int, microbatches: int, chunks: int, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Broadcastable microbatch [m, 1] and stage [1, P] numbers, for schedules of one chunk a stage."""
+    if chunks > 1:
+        raise MeshkitError(
+            f"pipeline.virtual = {chunks} needs pipeline.schedule = 'interleaved'; {name!r} has one chunk a stage"
+        )
     return np.arange(microbatches)[:, None], np.arange(stages)[None, :]

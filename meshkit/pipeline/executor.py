@@ -50,6 +50,7 @@ class Carry(NamedTuple):
     inputs: jax.Array  # [slot, B, S, H] stage inputs that wait for their forward
     kept: Any  # what forwards keep for their backwards, leaves [slot, …]
     gradients: jax.Array  # [slot, B, S, H] gradients of stage outputs that wait for their backward
+    held: Any  # what input gradients hold for their weight gradients, leaves [slot, layer, …]
     y_BSH: jax.Array  # this tick's forward result, for the hop
     dx_BSH: jax.Array  # this tick's backward result, for the hop
     params: Params  # the accumulated gradients of the parameters
@@ -104,58 +105,79 @@ class _Run:
     def tick(self, phase: Phase, carry: Carry, columns: Here) -> tuple[Carry, None]:
         stage = axis_index(PIPE)
         here = {name: column[stage] if column.ndim else column for name, column in columns.items()}
+        # A hop of two ticks sends what the tick before made, while this one computes.
+        arrived = self._sent(phase, carry) if self.pipeline.schedule.hop == 2 else None
         for scope, name, action in (
             (MESH_GATE, "embed", self._embed),
             (STAGE_GATE, "forward", self._forward),
             (MESH_GATE, "head", self._head),
-            (STAGE_GATE, "backward", self._backward),
+            (STAGE_GATE, "backward", self._input_gradient if self.pipeline.schedule.splits else self._backward),
+            (STAGE_GATE, "weight", self._weight_gradient),
             (MESH_GATE, "embed_gradient", self._embed_gradient),
         ):
             with jax.named_scope(name):
                 carry = gate(scope, phase.occurs[name], here[name], functools.partial(action, here), carry)
-        return self._hop(phase, here, carry), None
-
-    def _hop(self, phase: Phase, here: Here, carry: Carry) -> Carry:
-        """Activations to the next stage, gradients to the one before; from its neighbours into slots."""
-        if axis_size(PIPE) == 1:
-            return carry
-        if phase.occurs["forward"] != "never":
+        x_BSH, dy_BSH = self._sent(phase, carry) if arrived is None else arrived
+        if x_BSH is not None:
             slot = here["arrival"]
+            carry = carry._replace(inputs=put_if(slot != IDLE, carry.inputs, x_BSH, slot))
+        if dy_BSH is not None:
+            slot = here["gradient_arrival"]
+            carry = carry._replace(gradients=put_if(slot != IDLE, carry.gradients, dy_BSH, slot))
+        return carry, None
+
+    def _sent(self, phase: Phase, carry: Carry) -> tuple[jax.Array | None, jax.Array | None]:
+        """The hop: activations to the next stage, gradients to the one before; what arrives here, if anything."""
+        x_BSH = dy_BSH = None
+        if axis_size(PIPE) > 1 and phase.occurs["arrival"] != "never":
             with jax.named_scope("hop_forward"):
                 x_BSH = shift(carry.y_BSH, PIPE, +1)
-            carry = carry._replace(inputs=put_if(slot != IDLE, carry.inputs, x_BSH, slot))
-        if phase.occurs["backward"] != "never":
-            slot = here["gradient_arrival"]
+        if axis_size(PIPE) > 1 and phase.occurs["gradient_arrival"] != "never":
             with jax.named_scope("hop_backward"):
                 dy_BSH = shift(carry.dx_BSH, PIPE, -1)
-            carry = carry._replace(gradients=put_if(slot != IDLE, carry.gradients, dy_BSH, slot))
-        return carry
+        return x_BSH, dy_BSH
 
     # --- actions of one stage -----------------------------------------------------------------
 
     def _forward(self, here: Here, carry: Carry) -> Carry:
         chunk = self._chunk(here["forward"], here["forward_chunk"])
-        blocks, block = self.params["blocks"], self.pipeline.stages.block
-        x_BSH, kept = get(carry.inputs, here["input_slot"]), carry.kept
+        x_BSH, kept, slot = get(carry.inputs, here["input_slot"]), carry.kept, here["keep_slot"]
         if self._saves_layers:
-            y_BSH, kept = rc.run_forward(self._policy, block, chunk, blocks, x_BSH, kept, here["keep_slot"])
+            y_BSH, kept = rc.run_forward(*self._how, chunk, self._blocks, x_BSH, kept, slot)
         else:
             if self.pipeline.schedule.trains:
-                kept = put(kept, x_BSH, here["keep_slot"])
-            y_BSH = rc.forward_only(block, chunk, blocks, x_BSH)
+                kept = put(kept, x_BSH, slot)
+            y_BSH = rc.forward_only(self.pipeline.stages.block, chunk, self._blocks, x_BSH)
         return carry._replace(y_BSH=y_BSH, kept=kept)
 
     def _backward(self, here: Here, carry: Carry) -> Carry:
         chunk = self._chunk(here["backward"], here["backward_chunk"])
-        blocks, block = self.params["blocks"], self.pipeline.stages.block
-        dy_BSH, kept, slot = get(carry.gradients, here["gradient_slot"]), carry.kept, here["kept_slot"]
-        if not self._saves_layers:
-            x_BSH = get(kept, slot)
-            kept, slot = rc.empty(self._policy, block, chunk, blocks, x_BSH, slots=1), 0
-            _, kept = rc.run_forward(self._policy, block, chunk, blocks, x_BSH, kept, slot)
+        dy_BSH, (kept, slot) = get(carry.gradients, here["gradient_slot"]), self._saved(here, carry, chunk)
         gradients = carry.params["blocks"]
-        dx_BSH, gradients = rc.run_backward(self._policy, block, chunk, blocks, gradients, dy_BSH, kept, slot)
+        dx_BSH, gradients = rc.run_backward(*self._how, chunk, self._blocks, gradients, dy_BSH, kept, slot)
         return carry._replace(dx_BSH=dx_BSH, params=carry.params | {"blocks": gradients})
+
+    def _input_gradient(self, here: Here, carry: Carry) -> Carry:
+        chunk = self._chunk(here["backward"], here["backward_chunk"])
+        dy_BSH, (kept, slot) = get(carry.gradients, here["gradient_slot"]), self._saved(here, carry, chunk)
+        hold = carry.held, here["hold_slot"]
+        dx_BSH, held = rc.run_input_gradient(*self._how, chunk, self._blocks, dy_BSH, kept, slot, *hold)
+        return carry._replace(dx_BSH=dx_BSH, held=held)
+
+    def _weight_gradient(self, here: Here, carry: Carry) -> Carry:
+        chunk = self._chunk(here["weight"], here["weight_chunk"])
+        hold = carry.held, here["held_slot"]
+        gradients = rc.run_weight_gradient(*self._how, chunk, self._blocks, carry.params["blocks"], carry.dx_BSH, *hold)
+        return carry._replace(params=carry.params | {"blocks": gradients})
+
+    def _saved(self, here: Here, carry: Carry, chunk: rc.Chunk) -> tuple[Any, Any]:
+        """What the layers of a chunk saved going forward, and the slot it is in; made again if need be."""
+        kept, slot = carry.kept, here["kept_slot"]
+        if self._saves_layers:
+            return kept, slot
+        x_BSH = get(kept, slot)
+        again = rc.empty(*self._how, chunk, self._blocks, x_BSH, slots=1)
+        return rc.run_forward(*self._how, chunk, self._blocks, x_BSH, again, 0)[1], 0
 
     # --- actions of the whole mesh ------------------------------------------------------------
 
@@ -204,12 +226,15 @@ class _Run:
         x_BSH = empty_activations((), jax.ShapeDtypeStruct((B, S, table_vH.shape[1]), table_vH.dtype))
         kept: Any = empty_activations((slots.kept,), x_BSH)
         if self._saves_layers:
-            block, chunk = self.pipeline.stages.block, self._chunk(0, 0)
-            kept = rc.empty(self._policy, block, chunk, self.params["blocks"], x_BSH, slots.kept)
+            kept = rc.empty(*self._how, self._chunk(0, 0), self._blocks, x_BSH, slots.kept)
+        held = []
+        if self.pipeline.schedule.splits:
+            held = rc.empty_held(*self._how, self._chunk(0, 0), self._blocks, x_BSH, slots.held)
         return Carry(
             inputs=empty_activations((slots.inputs,), x_BSH),
             kept=kept,
             gradients=empty_activations((slots.gradients,), x_BSH),
+            held=held,
             y_BSH=x_BSH,
             dx_BSH=x_BSH,
             params=accumulators,
@@ -225,8 +250,12 @@ class _Run:
         return schedule.trains and (self.pipeline.recompute == "none" or schedule.backward_at_once)
 
     @property
-    def _policy(self) -> rc.LayerPolicy:
-        return POLICIES[self.pipeline.recompute]
+    def _how(self) -> tuple[rc.LayerPolicy, rc.Block]:
+        return POLICIES[self.pipeline.recompute], self.pipeline.stages.block
+
+    @property
+    def _blocks(self) -> Params:
+        return self.params["blocks"]
 
     def _lookup(self, microbatch: jax.Array) -> jax.Array:
         return vocab.lookup(self.params["embed"]["table"], self.batch.tokens_MBS[microbatch])
@@ -235,18 +264,20 @@ class _Run:
         return Context(-1, self.batch.samples_MB[microbatch], self.key)
 
     def _chunk(self, microbatch: Any, chunk: Any) -> rc.Chunk:
-        schedule, zero = self.pipeline.schedule, self.pipeline.zero
-        layers = self.pipeline.stages.layers // (schedule.stages * schedule.chunks)
-        first = chunk * layers if schedule.chunks > 1 else 0
-        before = (chunk * schedule.stages + axis_index(PIPE)) * layers  # layers of the model before this chunk
+        placement, zero = self.pipeline.stages.placement, self.pipeline.zero
+        group = chunk * placement.stages + axis_index(PIPE)
+        even = placement.shortest == placement.longest
+        first_layer = jnp.asarray(placement.starts)[group]
         samples_B = self.batch.samples_MB[microbatch]
         return rc.Chunk(
-            first=first,
-            layers=layers,
+            first=chunk * placement.longest if placement.chunks > 1 else 0,
+            rows=placement.longest,
+            sure=placement.shortest,
+            count=placement.longest if even else jnp.asarray(placement.counts)[group],
             fetch=lambda stacks, index: zero.fetch(_layer(stacks, index)),
             deposit=lambda stacks, index, gradient: _add_layer(stacks, index, zero.deposit(gradient)),
-            context=lambda k: Context(before + k, samples_B, self.key),
-            unroll=min(self.pipeline.unroll, layers),
+            context=lambda k: Context(first_layer + k, samples_B, self.key),
+            unroll=self.pipeline.unroll,
         )
 
 

@@ -1,7 +1,7 @@
 """What a forward keeps for its backward: the memory policies behind `recompute`.
 
 A policy answers for one layer: what to save while going forward, and how to go backward from that.
-`run_forward` and `run_backward` apply it to the layers of a chunk, one at a time, so that gradients
+`run_forward` and the others apply it to the layers of a chunk, one at a time, so that gradients
 are added into their own place of the accumulator and no stage-sized temporary exists.
 
 Shapes: B microbatch size, S sequence, H width; x_BSH has the sequence cut over tensor.
@@ -9,7 +9,7 @@ Shapes: B microbatch size, S sequence, H width; x_BSH has the sequence cut over 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.extend
@@ -17,13 +17,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from meshkit.pipeline import buffers
-from meshkit.pipeline.buffers import empty_activations
+from meshkit.pipeline.buffers import STAGE_GATE, empty_activations, gate
+from meshkit.pipeline.schedule import IDLE
+from meshkit.pipeline.split import SplitBackward
 from meshkit.pipeline.stage import Context, Params
 
-COSTS = {"full": {"F": 1.0, "B": 4.0}, "none": {"F": 1.0, "B": 2.0}}
-"""Time of a forward and a backward in forwards: a backward costs two, and "full" goes forward again
-twice, once through the stage and once through each layer."""
+COSTS = {"full": {"F": 1.0, "B": 4.0, "I": 3.0, "W": 1.0}, "none": {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}}
+"""Time of each kind of action in forwards: a backward costs two, one for the input's gradient and one for
+the weights', and "full" goes forward again twice, once through the stage and once through each layer."""
 
+C = TypeVar("C")
 Block = Callable[[Params, jax.Array, Context], jax.Array]
 Saved = Any
 
@@ -32,17 +35,40 @@ Saved = Any
 class Chunk:
     """The layers that one action works on, and how to reach them in the stage's stacks.
 
-    first: where the chunk starts in the stage's stacks of layers; layers: how many it has.
-    fetch: (stacks, index) -> one layer's working parameters. deposit: (stacks of gradients, index, one
+    first: the chunk's first row in the stacks; rows: how many it has; sure: how many of them hold a layer
+    in every chunk of every stage; count: how many do in this one (sure ≤ count ≤ rows).
+    fetch: (stacks, row) -> one layer's working parameters. deposit: (stacks of gradients, row, one
     layer's gradient) -> the stacks with it added. context: k-th layer of the chunk -> its Context.
     """
 
     first: jax.Array | int
-    layers: int
+    rows: int
+    sure: int
+    count: jax.Array | int
     fetch: Callable[[Params, Any], Params]
     deposit: Callable[[Params, Any, Params], Params]
     context: Callable[[Any], Context]
     unroll: int
+
+    def each(self, one: Callable[[C, jax.Array], C], carry: C, backward: bool = False) -> C:
+        """`one(carry, k)` for the layers k of the chunk, in order or backward.
+
+        The rows that all chunks fill are a scan; those that some leave empty stand behind gates.
+        """
+        order = jnp.arange(self.sure, dtype=jnp.int32)
+        spare = [jnp.int32(k) for k in range(self.sure, self.rows)]
+
+        def some(carry: C) -> C:
+            for k in reversed(spare) if backward else spare:
+                index = jnp.where(k < self.count, k, IDLE)
+                carry = gate(STAGE_GATE, "some", index, lambda c, k=k: one(c, k), carry)
+            return carry
+
+        def all_(carry: C) -> C:
+            ks = order[::-1] if backward else order
+            return lax.scan(lambda c, k: (one(c, k), None), carry, ks, unroll=min(self.unroll, self.sure))[0]
+
+        return all_(some(carry)) if backward else some(all_(carry))
 
 
 class LayerPolicy(Protocol):
@@ -107,10 +133,15 @@ def _depends_on_x(block: Block, params: Params, x_BSH: jax.Array, context: Conte
 
 def empty(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array, slots: int) -> Saved:
     """Buffers for what `slots` microbatches save in a chunk: leaves [slot, layer, …]."""
-    layer = jax.eval_shape(lambda: chunk.fetch(blocks, 0))
-    saved = jax.eval_shape(lambda p, x: policy.forward(block, p, x, chunk.context(0))[1], layer, x_BSH)
-    leading = (slots, chunk.layers)
+    saved = saved_shapes(policy, block, chunk, blocks, x_BSH)
+    leading = (slots, chunk.rows)
     return jax.tree.map(lambda a: (empty_activations if a.shape == x_BSH.shape else buffers.empty)(leading, a), saved)
+
+
+def saved_shapes(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array) -> Saved:
+    """Shapes of what a layer saves."""
+    layer = jax.eval_shape(lambda: chunk.fetch(blocks, 0))
+    return jax.eval_shape(lambda p, x: policy.forward(block, p, x, chunk.context(0))[1], layer, x_BSH)
 
 
 def run_forward(
@@ -118,12 +149,12 @@ def run_forward(
 ) -> tuple[jax.Array, Saved]:
     """Through the layers of a chunk, saving into `kept[slot, layer]`."""
 
-    def one(carry: tuple[jax.Array, Saved], k: jax.Array) -> tuple[tuple[jax.Array, Saved], None]:
+    def one(carry: tuple[jax.Array, Saved], k: jax.Array) -> tuple[jax.Array, Saved]:
         x_BSH, kept = carry
         y_BSH, saved = policy.forward(block, chunk.fetch(blocks, chunk.first + k), x_BSH, chunk.context(k))
-        return (y_BSH, jax.tree.map(lambda b, a: buffers.put(b, a, slot, k), kept, saved)), None
+        return y_BSH, _put(kept, saved, slot, k)
 
-    return lax.scan(one, (x_BSH, kept), jnp.arange(chunk.layers, dtype=jnp.int32), unroll=chunk.unroll)[0]
+    return chunk.each(one, (x_BSH, kept))
 
 
 def run_backward(
@@ -138,21 +169,79 @@ def run_backward(
 ) -> tuple[jax.Array, Params]:
     """Back through the layers of a chunk from `kept[slot, layer]`: dx, and `gradients` added to."""
 
-    def one(carry: tuple[jax.Array, Params], k: jax.Array) -> tuple[tuple[jax.Array, Params], None]:
+    def one(carry: tuple[jax.Array, Params], k: jax.Array) -> tuple[jax.Array, Params]:
         dy_BSH, gradients = carry
-        saved = jax.tree.map(lambda b: buffers.get(b, slot, k), kept)
-        params = chunk.fetch(blocks, chunk.first + k)
-        dparams, dx_BSH = policy.backward(block, params, saved, dy_BSH, chunk.context(k))
-        return (dx_BSH, chunk.deposit(gradients, chunk.first + k, dparams)), None
+        layer = chunk.fetch(blocks, chunk.first + k)
+        dlayer, dx_BSH = policy.backward(block, layer, _get(kept, slot, k), dy_BSH, chunk.context(k))
+        return dx_BSH, chunk.deposit(gradients, chunk.first + k, dlayer)
 
-    order = jnp.arange(chunk.layers, dtype=jnp.int32)[::-1]
-    return lax.scan(one, (dy_BSH, gradients), order, unroll=chunk.unroll)[0]
+    return chunk.each(one, (dy_BSH, gradients), backward=True)
+
+
+def run_input_gradient(
+    policy: LayerPolicy,
+    block: Block,
+    chunk: Chunk,
+    blocks: Params,
+    dy_BSH: jax.Array,
+    kept: Saved,
+    slot: Any,
+    held: Saved,
+    hold_slot: Any,
+) -> tuple[jax.Array, Saved]:
+    """The first half of `run_backward`: dx, and what the second half needs, into `held[hold_slot, layer]`."""
+
+    def one(carry: tuple[jax.Array, Saved], k: jax.Array) -> tuple[jax.Array, Saved]:
+        dy_BSH, held = carry
+        ready = chunk.fetch(blocks, chunk.first + k), chunk.context(k)
+        passing = _get(kept, slot, k), dy_BSH
+        dx_BSH, values = _split(policy, block, ready, passing).first(ready, passing)
+        return dx_BSH, _put(held, values, hold_slot, k)
+
+    return chunk.each(one, (dy_BSH, held), backward=True)
+
+
+def run_weight_gradient(
+    policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, gradients: Params, x: Any, held: Saved, slot: Any
+) -> Params:
+    """The second half: `gradients` with those added that `held[slot, layer]` gives. x: shape of an activation."""
+    passing = saved_shapes(policy, block, chunk, blocks, x), x
+
+    def one(gradients: Params, k: jax.Array) -> Params:
+        ready = chunk.fetch(blocks, chunk.first + k), chunk.context(k)
+        dlayer = _split(policy, block, ready, passing).second(ready, _get(held, slot, k))
+        return chunk.deposit(gradients, chunk.first + k, dlayer)
+
+    return chunk.each(one, gradients, backward=True)
+
+
+def empty_held(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x: Any, slots: int) -> Saved:
+    """Buffers for what `slots` microbatches hold between the halves of a backward: leaves [slot, layer, …]."""
+    ready = jax.eval_shape(lambda: (chunk.fetch(blocks, 0), chunk.context(0)))
+    passing = saved_shapes(policy, block, chunk, blocks, x), x
+    return [buffers.empty((slots, chunk.rows), a) for a in _split(policy, block, ready, passing).held]
 
 
 def forward_only(block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array) -> jax.Array:
     """Through the layers of a chunk, saving nothing."""
 
-    def one(x_BSH: jax.Array, k: jax.Array) -> tuple[jax.Array, None]:
-        return block(chunk.fetch(blocks, chunk.first + k), x_BSH, chunk.context(k)), None
+    def one(x_BSH: jax.Array, k: jax.Array) -> jax.Array:
+        return block(chunk.fetch(blocks, chunk.first + k), x_BSH, chunk.context(k))
 
-    return lax.scan(one, x_BSH, jnp.arange(chunk.layers, dtype=jnp.int32), unroll=chunk.unroll)[0]
+    return chunk.each(one, x_BSH)
+
+
+def _split(policy: LayerPolicy, block: Block, ready: Any, passing: Any) -> SplitBackward:
+    def backward(ready: Any, passing: Any) -> tuple[Params, jax.Array]:
+        (layer, context), (saved, dy_BSH) = ready, passing
+        return policy.backward(block, layer, saved, dy_BSH, context)
+
+    return SplitBackward(backward, ready, passing)
+
+
+def _put(kept: Saved, saved: Saved, *index: Any) -> Saved:
+    return jax.tree.map(lambda b, a: buffers.put(b, a, *index), kept, saved)
+
+
+def _get(kept: Saved, *index: Any) -> Saved:
+    return jax.tree.map(lambda b: buffers.get(b, *index), kept)

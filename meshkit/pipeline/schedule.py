@@ -2,24 +2,29 @@
 
 Words: a *stage* is a position on the pipe axis; a *chunk* (virtual stage) is a consecutive group of
 layers, and a stage holds `chunks` of them: chunk c of stage s is the c·P + s-th group of the model. A
-*tick* is one column of the table: every stage does at most one forward and one backward, then hands
-its results to its neighbours (a result is usable from the next tick on). A *microbatch* flows whole.
+*tick* is one column of the table: every stage does at most one action of each kind, then hands its
+results to its neighbours: a hop. A *microbatch* flows whole. The kinds of action are F, forward; B,
+backward; or, in a split schedule, instead of B: I, its input gradient, and later W, its weight gradient.
 
 The table is what the executor runs, the planner times, the viewer draws and the tests check.
 """
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 IDLE = -1
-FORWARD, BACKWARD = "F", "B"
+FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
+KINDS = ((FORWARD,), (FORWARD, BACKWARD), (FORWARD, INPUT, WEIGHT))
+"""Which kinds a table has: evaluation, training, training with the backward split."""
 
 
 class Action(NamedTuple):
-    """One cell's work: `kind` F (forward) or B (backward) of a microbatch through a chunk."""
+    """A kind of work on a microbatch in a chunk."""
 
     kind: str
     microbatch: int
@@ -44,6 +49,7 @@ class Schedule:
     microbatches: int
     cells: tuple[tuple[tuple[Action, ...], ...], ...]
     chunks: int = 1
+    hop: int = 1
 
     def __post_init__(self) -> None:
         _check(self)
@@ -53,15 +59,31 @@ class Schedule:
         """Columns of the table."""
         return len(self.cells)
 
+    @functools.cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of action in the table, in the order in which a tick does them: one of KINDS."""
+        found = {action.kind for _, _, action in self}
+        return tuple(kind for kind in (FORWARD, BACKWARD, INPUT, WEIGHT) if kind in found)
+
     @property
     def trains(self) -> bool:
         """Whether the table has backwards."""
-        return any(action.kind == BACKWARD for _, _, action in self)
+        return len(self.kinds) > 1
+
+    @property
+    def splits(self) -> bool:
+        """Whether backwards are split into I and W."""
+        return WEIGHT in self.kinds
+
+    @property
+    def backward(self) -> str:
+        """The kind that makes the gradient of a stage's input: B, or I when split."""
+        return INPUT if self.splits else BACKWARD
 
     @property
     def backward_at_once(self) -> bool:
         """Whether every backward stands in the tick of its forward, as with a single stage."""
-        return self.trains and bool((self.ticks_of(FORWARD) == self.ticks_of(BACKWARD)).all())
+        return self.trains and bool((self.ticks_of(FORWARD) == self.ticks_of(self.backward)).all())
 
     def __iter__(self) -> Iterator[tuple[int, int, Action]]:
         """(tick, stage, action) in the order in which a tick does them."""
@@ -83,7 +105,7 @@ class Schedule:
         count = np.zeros((self.ticks, self.stages), int)
         if not self.trains:
             return count
-        starts, ends = self.ticks_of(FORWARD), self.ticks_of(BACKWARD)
+        starts, ends = self.ticks_of(FORWARD), self.ticks_of(self.backward)
         for group in range(self.chunks * self.stages):
             for start, end in zip(starts[:, group], ends[:, group], strict=True):
                 count[start : end + 1, group % self.stages] += 1
@@ -99,7 +121,7 @@ class Schedule:
 
     def bubble(self, costs: Mapping[str, float]) -> float:
         """Share of the stages' time that is idle in lock-step, 0 … 1."""
-        work = self.microbatches * sum(costs[k] for k in ((FORWARD, BACKWARD) if self.trains else (FORWARD,)))
+        work = self.microbatches * sum(costs[kind] for kind in self.kinds)
         return 1 - work / self.cost(costs)
 
     @property
@@ -114,7 +136,7 @@ class Schedule:
         return "\n".join(" ".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
 
 
-def from_ticks(name: str, stages: int, ticks: Mapping[str, np.ndarray]) -> Schedule:
+def from_ticks(name: str, stages: int, ticks: Mapping[str, np.ndarray], hop: int = 1) -> Schedule:
     """The Schedule that does each action at a given tick.
 
     `ticks`: kind -> int array [microbatch, group], as `Schedule.ticks_of` returns it.
@@ -126,52 +148,48 @@ def from_ticks(name: str, stages: int, ticks: Mapping[str, np.ndarray]) -> Sched
         for (microbatch, group), tick in np.ndenumerate(when):
             cells[tick][group % stages].append(Action(kind, microbatch, group // stages))
     frozen = tuple(tuple(tuple(actions) for actions in column) for column in cells)
-    return Schedule(name, stages, microbatches, frozen, groups // stages)
+    return Schedule(name, stages, microbatches, frozen, groups // stages, hop)
 
 
 def _check(table: Schedule) -> None:
     def refuse(tick: int, stage: int, action: Action, law: str) -> None:
         raise ValueError(f"schedule {table.name!r}: {action} at tick {tick}, stage {stage}: {law}")
 
-    for tick, column in enumerate(table.cells):
-        if len(column) != table.stages:
-            cells = f"{len(column)} cells, not one for each of {table.stages} stages"
-            raise ValueError(f"schedule {table.name!r}: tick {tick} has {cells}")
+    if table.kinds not in KINDS:
+        raise ValueError(
+            f"schedule {table.name!r} has the kinds {table.kinds}: a table has F, or F and B, or F, I and W"
+        )
     done: dict[tuple[str, int, int], int] = {}
-    last = table.chunks * table.stages - 1
     for tick, stage, action in table:
         group = action.chunk * table.stages + stage
-        if action.kind not in (FORWARD, BACKWARD):
-            refuse(tick, stage, action, "an action is F or B")
+        if action.kind not in table.kinds:
+            refuse(tick, stage, action, "an action is F, B, I or W")
         if not (0 <= action.microbatch < table.microbatches and 0 <= action.chunk < table.chunks):
             refuse(tick, stage, action, f"there are {table.microbatches} microbatches and {table.chunks} chunks")
         if (action.kind, action.microbatch, group) in done:
             refuse(tick, stage, action, "this action was done before")
         if sum(other.kind == action.kind for other in table.cells[tick][stage]) > 1:
             refuse(tick, stage, action, "a cell has at most one action of a kind")
-        before = _needs(action, group, last)
-        for (kind, neighbour), slack in before.items():
+        for (kind, neighbour), ticks in _needs(table, action.kind, group).items():
             at = done.get((kind, action.microbatch, neighbour))
-            if at is None or at + slack > tick:
+            if at is None or at + ticks > tick:
                 where = f"stage {neighbour % table.stages}, chunk {neighbour // table.stages}"
-                refuse(
-                    tick, stage, action, f"needs {kind}{action.microbatch} of {where} {'earlier' if slack else 'first'}"
-                )
+                when = f"{ticks} tick{'s' * (ticks > 1)} earlier" if ticks else "first"
+                refuse(tick, stage, action, f"needs {kind}{action.microbatch} of {where} {when}")
         done[action.kind, action.microbatch, group] = tick
-    kinds = (FORWARD, BACKWARD) if table.trains else (FORWARD,)
-    for kind in kinds:
-        for microbatch in range(table.microbatches):
-            for group in range(last + 1):
-                if (kind, microbatch, group) not in done:
-                    missing = Action(kind, microbatch, group // table.stages)
-                    raise ValueError(f"schedule {table.name!r}: {missing} of stage {group % table.stages} is missing")
+    for kind, microbatch, group in itertools.product(
+        table.kinds, range(table.microbatches), range(table.chunks * table.stages)
+    ):
+        if (kind, microbatch, group) not in done:
+            missing = Action(kind, microbatch, group // table.stages)
+            raise ValueError(f"schedule {table.name!r}: {missing} of stage {group % table.stages} is missing")
 
 
-def _needs(action: Action, group: int, last: int) -> dict[tuple[str, int], int]:
-    """(kind, group) that must be done before -> by how many ticks at least (a hop takes one)."""
-    if action.kind == FORWARD:
-        return {(FORWARD, group - 1): 1} if group > 0 else {}
-    needs = {(FORWARD, group): 0}
-    if group < last:
-        needs[BACKWARD, group + 1] = 1
-    return needs
+def _needs(table: Schedule, kind: str, group: int) -> dict[tuple[str, int], int]:
+    """(kind, group) that must be done before -> by how many ticks at least."""
+    if kind == FORWARD:
+        return {(FORWARD, group - 1): table.hop} if group > 0 else {}
+    if kind == WEIGHT:
+        return {(INPUT, group): 0}
+    is_last = group == table.chunks * table.stages - 1
+    return {(FORWARD, group): 0} | ({} if is_last else {(kind, group + 1): table.hop})

@@ -1,10 +1,11 @@
 """From a Schedule to what each stage does at each tick with which buffer slot. NumPy only.
 
 A compiler gives registers to values from their lifetimes; this gives slots to activations and
-gradients the same way, on the host. Three files of slots, each as large as its busiest stage needs:
+gradients the same way, on the host. Four files of slots, each as large as its busiest stage needs:
   inputs     a stage input, from its arrival until its forward;
   kept       what the forward keeps for the backward, from the one to the other;
-  gradients  the gradient of a stage output, from its arrival until its backward.
+  gradients  the gradient of a stage output, from its arrival until its backward;
+  held       what an input gradient leaves for its weight gradient, from the one to the other.
 A value that a hop brings is written when a tick ends, so its slot may be one that the tick freed.
 """
 
@@ -13,15 +14,16 @@ import itertools
 
 import numpy as np
 
-from meshkit.pipeline.schedule import BACKWARD, FORWARD, IDLE, Schedule
+from meshkit.pipeline.schedule import FORWARD, IDLE, WEIGHT, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
     """The table as arrays; IDLE (−1) where there is nothing to do.
 
-    Per stage, int32 [tick, stage]: microbatch, chunk and slots of the forward and of the backward;
-    `arrival` and `gradient_arrival`: the slot for what the hop at the tick's end brings.
+    Per stage, int32 [tick, stage]: microbatch, chunk and slots of the forward, of the backward (B or I)
+    and of the weight gradient (W); `arrival` and `gradient_arrival`: the slot for what a hop brings as
+    the tick ends.
     For the whole mesh, int32 [tick]: the microbatch whose embedding is looked up (by all stages, for
     stage 0), whose loss is taken (from the last stage), whose embedding gradient is added;
     `embed_slot`, `head_slot`: where stage 0, the last stage put the result.
@@ -35,6 +37,10 @@ class Columns:
     backward_chunk: np.ndarray
     kept_slot: np.ndarray
     gradient_slot: np.ndarray
+    hold_slot: np.ndarray
+    weight: np.ndarray
+    weight_chunk: np.ndarray
+    held_slot: np.ndarray
     arrival: np.ndarray
     gradient_arrival: np.ndarray
     embed: np.ndarray
@@ -56,61 +62,62 @@ class SlotTable:
     inputs: int
     kept: int
     gradients: int
+    held: int
 
 
 def allocate(schedule: Schedule) -> SlotTable:
     """The slot table of a schedule."""
-    P, T, groups = schedule.stages, schedule.ticks, schedule.stages * schedule.chunks
+    P, groups, hop = schedule.stages, schedule.stages * schedule.chunks, schedule.hop
+    none = np.zeros((schedule.microbatches, groups), int), 0
+    table = _Table(schedule.ticks, P)
+
+    # A value is born at the end of tick `birth` and read last at tick `death`. The embedding is written
+    # before its forward in the same tick, as if the tick before had ended with it; so is the head's gradient.
     start = schedule.ticks_of(FORWARD)
-    end = schedule.ticks_of(BACKWARD) if schedule.trains else start
-    per_stage = {name: np.full((T, P), IDLE, np.int32) for name in _PER_STAGE}
-    per_mesh = {name: np.full(T, IDLE, np.int32) for name in _PER_MESH}
+    end = schedule.ticks_of(schedule.backward) if schedule.trains else start
+    weight = schedule.ticks_of(WEIGHT) if schedule.splits else end
+    arrives = np.concatenate([start[:, :1] - 1, start[:, :-1] + hop - 1], axis=1)
+    gradient_arrives = np.concatenate([end[:, 1:] + hop - 1, start[:, -1:] - 1], axis=1)
+    input_slots, inputs = _color(P, arrives, start)
+    kept_slots, kept = _color(P, start - 1, end) if schedule.trains else none
+    gradient_slots, gradients = _color(P, gradient_arrives, end) if schedule.trains else none
+    held_slots, held = _color(P, end - 1, weight) if schedule.splits else none
 
-    # A value is born at the end of tick `birth` and read last at tick `death`.
-    input_slots, inputs = _color(P, _born(start, groups), start)
-    kept_slots, kept = _color(P, start - 1, end) if schedule.trains else (start * 0 + IDLE, 0)
-    gradient_slots, gradients = _color(P, _born_gradient(start, end), end) if schedule.trains else (kept_slots, 0)
-
-    for (i, group), tick in np.ndenumerate(start):
-        chunk, stage = divmod(group, P)
-        per_stage["forward"][tick, stage] = i
-        per_stage["forward_chunk"][tick, stage] = chunk
-        per_stage["input_slot"][tick, stage] = input_slots[i, group]
-        per_stage["keep_slot"][tick, stage] = kept_slots[i, group]
-        if group == 0:
-            per_mesh["embed"][tick], per_mesh["embed_slot"][tick] = i, input_slots[i, group]
-        else:
-            per_stage["arrival"][start[i, group - 1], stage] = input_slots[i, group]
-        if group == groups - 1:
-            per_mesh["head"][tick], per_mesh["head_slot"][tick] = i, gradient_slots[i, group]
-    for (i, group), tick in np.ndenumerate(end) if schedule.trains else ():
-        chunk, stage = divmod(group, P)
-        per_stage["backward"][tick, stage] = i
-        per_stage["backward_chunk"][tick, stage] = chunk
-        per_stage["kept_slot"][tick, stage] = kept_slots[i, group]
-        per_stage["gradient_slot"][tick, stage] = gradient_slots[i, group]
-        if group == 0:
-            per_mesh["embed_gradient"][tick] = i
-        if group < groups - 1:
-            per_stage["gradient_arrival"][end[i, group + 1], stage] = gradient_slots[i, group]
-    return SlotTable(Columns(**per_stage, **per_mesh), inputs, kept, gradients)
+    table.write(start, forward=None, input_slot=input_slots, keep_slot=kept_slots)
+    table.write(arrives[:, 1:], first_group=1, arrival=input_slots[:, 1:])
+    table.write_mesh(start[:, 0], embed=None, embed_slot=input_slots[:, 0])
+    table.write_mesh(start[:, -1], head=None, head_slot=gradient_slots[:, -1])
+    if schedule.trains:
+        table.write(end, backward=None, kept_slot=kept_slots, gradient_slot=gradient_slots, hold_slot=held_slots)
+        table.write(gradient_arrives[:, :-1], gradient_arrival=gradient_slots[:, :-1])
+        table.write_mesh(end[:, 0], embed_gradient=None)
+    if schedule.splits:
+        table.write(weight, weight=None, held_slot=held_slots)
+    return SlotTable(Columns(**table.arrays), inputs, kept, gradients, held)
 
 
-_PER_STAGE = (
-    "forward", "forward_chunk", "input_slot", "keep_slot", "backward", "backward_chunk",
-    "kept_slot", "gradient_slot", "arrival", "gradient_arrival",
-)  # fmt: skip
-_PER_MESH = ("embed", "embed_slot", "head", "head_slot", "embed_gradient")
+class _Table:
+    """The arrays of Columns while they are filled."""
 
+    def __init__(self, ticks: int, stages: int) -> None:
+        per_mesh = ("embed", "embed_slot", "head", "head_slot", "embed_gradient")
+        shapes = {f.name: (ticks,) if f.name in per_mesh else (ticks, stages) for f in dataclasses.fields(Columns)}
+        self.stages = stages
+        self.arrays = {name: np.full(shape, IDLE, np.int32) for name, shape in shapes.items()}
 
-def _born(start: np.ndarray, groups: int) -> np.ndarray:
-    """When inputs are written: as the previous group's tick ends; the embedding before its own forward."""
-    return np.concatenate([start[:, :1] - 1, start[:, : groups - 1]], axis=1)
+    def write(self, ticks: np.ndarray, first_group: int = 0, **values: np.ndarray | None) -> None:
+        """Put `values` [microbatch, group] at their tick and stage; None: the microbatch (and its chunk beside)."""
+        i, group = np.indices(ticks.shape)
+        chunk, stage = np.divmod(group + first_group, self.stages)
+        for name, value in values.items():
+            self.arrays[name][ticks, stage] = i if value is None else value
+            if value is None:
+                self.arrays[f"{name}_chunk"][ticks, stage] = chunk
 
-
-def _born_gradient(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """When gradients are written: as the next group's backward ends; the head's before its forward's tick ends."""
-    return np.concatenate([end[:, 1:], start[:, -1:] - 1], axis=1)
+    def write_mesh(self, ticks: np.ndarray, **values: np.ndarray | None) -> None:
+        """Put `values` [microbatch] at their tick; None: the microbatch."""
+        for name, value in values.items():
+            self.arrays[name][ticks] = np.arange(len(ticks)) if value is None else value
 
 
 def _color(stages: int, birth: np.ndarray, death: np.ndarray) -> tuple[np.ndarray, int]:
@@ -149,14 +156,15 @@ def phases(columns: Columns) -> list[Phase]:
     A loop with an unknown trip count makes the host of a GPU wait, so the steady state has no gates.
     """
     ticks = len(columns.embed)
-    kinds = [(_occurs(columns.forward[t]), _occurs(columns.backward[t])) for t in range(ticks)]
+    stage_actions = columns.forward, columns.backward, columns.weight
+    kinds = [tuple(_occurs(action[t]) for action in stage_actions) for t in range(ticks)]
     cuts = [0]
     for t in range(1, ticks):
         steady_before, steady_here = "some" not in kinds[t - 1], "some" not in kinds[t]
         if kinds[t] != kinds[t - 1] and (steady_before or steady_here):
             cuts.append(t)
     cuts.append(ticks)
-    actions = ("forward", "backward", "embed", "head", "embed_gradient")
+    actions = ("forward", "backward", "weight", "embed", "head", "embed_gradient", "arrival", "gradient_arrival")
     return [
         Phase(a, b, {name: _occurs(getattr(columns, name)[a:b]) for name in actions})
         for a, b in itertools.pairwise(cuts)

@@ -18,11 +18,13 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from meshkit.mesh import PIPE, TENSOR
 from meshkit.pipeline.collectives import axis_size
+from meshkit.pipeline.placement import EMPTY_LAYER, Placement, place
 from meshkit.pipeline.vocab import VocabTable
 
 Params = dict[str, Any]
@@ -119,7 +121,8 @@ def whole_sequence(x_BSH: jax.Array) -> jax.Array:
 class Stages:
     """The functional view of a model: what the executor runs. Made by `functional`.
 
-    shapes, specs: trees like the parameters, of ShapeDtypeStruct and of PartitionSpec.
+    shapes, specs: trees like the parameters, of ShapeDtypeStruct and of PartitionSpec, as they are
+    stored: blocks stacked in the order that `placement` gives, tables padded.
     """
 
     graph: Any
@@ -127,16 +130,7 @@ class Stages:
     shapes: Params
     specs: Params
     vocab: int
-
-    @property
-    def layers(self) -> int:
-        """Layers of the whole model."""
-        return jax.tree.leaves(self.shapes["blocks"])[0].shape[0]
-
-    @property
-    def width(self) -> int:
-        """Features of the residual stream."""
-        return self.shapes["embed"]["table"].shape[1]
+    placement: Placement
 
     @property
     def tied(self) -> bool:
@@ -165,26 +159,62 @@ def outer(params: Params) -> Params:
     return {name: value for name, value in params.items() if name not in ("embed", "head", "blocks")}
 
 
-def functional(build: Callable[[nnx.Rngs], Model]) -> Stages:
-    """The functional view of the model that `build` makes; nothing is computed or allocated."""
+def functional(build: Callable[[nnx.Rngs], Model], placement: Placement | None = None) -> Stages:
+    """The functional view of the model that `build` makes; nothing is computed or allocated.
+
+    placement: which layers sit where; None: all on one stage.
+    """
     with nnx.use_eager_sharding(False):
         model = nnx.eval_shape(lambda: build(nnx.Rngs(params=0)))
     graph, state = nnx.split(model)
+    shapes = nnx.to_pure_dict(state)
+    placement = placement or place(jax.tree.leaves(shapes["blocks"])[0].shape[0], 1)
     return Stages(
         graph=graph,
         block_graph=nnx.split(model.blocks)[0],
-        shapes=nnx.to_pure_dict(state),
+        shapes=jax.eval_shape(lambda params: stored(params, placement), shapes),
         specs=nnx.to_pure_dict(nnx.get_partition_spec(state)),
         vocab=model.embed.vocab,
+        placement=placement,
     )
 
 
 def initial(build: Callable[[nnx.Rngs], Model], seed: jax.Array | int) -> Params:
-    """Drawn parameters as a nested dict; a function of the seed alone. For use under `jax.jit`."""
+    """Drawn parameters as a nested dict, a function of the seed alone, layers in the model's order.
+
+    For use under `jax.jit`.
+    """
     with nnx.use_eager_sharding(False):
         return nnx.to_pure_dict(nnx.state(build(nnx.Rngs(params=jax.random.key(seed)))))
 
 
-def canonical(params: Params, vocab: int) -> Params:
-    """The parameters without the padded rows of their tables: the same tree on every mesh."""
-    return {k: {"table": v["table"][:vocab]} if k in ("embed", "head") else v for k, v in params.items()}
+def stored(params: Params, placement: Placement) -> Params:
+    """Parameters with layers in the model's order -> as the stages hold them, empty layers zero."""
+    if placement.in_order:
+        return params
+    order = placement.order
+
+    def rows(stack: jax.Array) -> jax.Array:
+        filled = (order != EMPTY_LAYER).reshape(-1, *(1,) * (stack.ndim - 1))
+        return jnp.where(filled, stack[np.maximum(order, 0)], 0)
+
+    return params | {"blocks": jax.tree.map(rows, params["blocks"])}
+
+
+def canonical(params: Params, stages: Stages) -> Params:
+    """Stored parameters -> the same tree on every mesh: layers in the model's order, tables unpadded."""
+    tables = {k: {"table": params[k]["table"][: stages.vocab]} for k in ("embed", "head") if k in params}
+    blocks = params["blocks"]
+    if not stages.placement.in_order:
+        blocks = jax.tree.map(lambda stack: stack[stages.placement.rows], blocks)
+    return params | tables | {"blocks": blocks}
+
+
+def padded(params: Params, stages: Stages) -> Params:
+    """The inverse of `canonical`: as the stages hold them, empty layers and padded rows zero."""
+
+    def pad(table: jax.Array, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.pad(table, ((0, shape.shape[0] - table.shape[0]), (0, 0)))
+
+    tables = {k: jax.tree.map(pad, params[k], stages.shapes[k]) for k in ("embed", "head") if k in params}
+    return stored(params | tables, stages.placement)
