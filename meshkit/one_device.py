@@ -40,10 +40,14 @@ def mean_loss(
 
 
 def gradient(
-    stages: Stages, loss: TokenLoss | None, dtype: Any
+    stages: Stages, loss: TokenLoss | None, dtype: Any, compiler_options: dict[str, Any] | None = None
 ) -> Callable[[Params, Batch, jax.Array | None], tuple[jax.Array, Params]]:
     """The jitted function (params, batch, key) -> (mean loss, gradients)."""
-    return jax.jit(jax.value_and_grad(lambda params, batch, key: mean_loss(stages, params, batch, key, loss, dtype)))
+
+    def value(params: Params, batch: Batch, key: jax.Array | None) -> jax.Array:
+        return mean_loss(stages, params, batch, key, loss, dtype)
+
+    return jax.jit(jax.value_and_grad(value), compiler_options=compiler_options)
 
 
 def train(
@@ -54,13 +58,14 @@ def train(
     seed: int,
     loss: TokenLoss | None,
     dtype: Any,
+    compiler_options: dict[str, Any] | None = None,
 ) -> tuple[list[float], list[Params], Params]:
     """A step for each batch with the whole Optax `rule` (clipping is part of it).
 
     Returns the losses, the gradients of each step, and the parameters after the last.
     """
-    value_and_grad = gradient(stages, loss, dtype)
-    update = jax.jit(functools.partial(_update, rule))
+    value_and_grad = gradient(stages, loss, dtype, compiler_options)
+    update = jax.jit(functools.partial(_update, rule), compiler_options=compiler_options)
     state = jax.jit(rule.init)(params)
     losses, trees = [], []
     for step, batch in enumerate(batches):

@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from meshkit import assemble, compare, mesh, one_device, optimizer
-from meshkit.compare import Course, Row
+from meshkit.compare import Course, Leaves, Row
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.build import builder
 from meshkit.one_device import Batch
-from meshkit.pipeline.stage import Params, functional, initial
+from meshkit.pipeline.stage import Params, Stages, functional, initial
 from meshkit.shrink import layout, shrink
 from meshkit.simulate import simulate_cpu_devices
 from meshkit.train_step import TrainStep
@@ -88,9 +88,7 @@ def verify(config: RunConfig, full: bool = False) -> Report:
     config = _learning_at_once(config)
     devices = cpu_devices(shape.devices)
     with jax.default_device(devices[0]):
-        rows = _in_float64(config, devices)
-        if config.precision != "float64":
-            rows += _in_own_precision(config, devices)
+        rows = _rows(config, devices)
     notes += _legend(config)
     p = config.pipeline
     what = f"{shape}: {p.schedule}, microbatches {p.microbatches}, zero {config.zero}, recompute {config.recompute}"
@@ -126,22 +124,22 @@ def random_batches(config: RunConfig, vocab: int, count: int = STEPS) -> list[Ba
 # --- the two sides ------------------------------------------------------------------------------
 
 
-def _in_float64(config: RunConfig, devices: list[Any]) -> list[Row]:
-    with jax.enable_x64(True):
-        step = _train_step(config, devices, "float64")
+def _rows(config: RunConfig, devices: list[Any]) -> list[Row]:
+    own = config.precision
+    with jax.enable_x64(own == "float64"):
+        step = _train_step(config, devices, own)
         batches = random_batches(config, step.stages.vocab)
-        return compare.exactly(on_mesh(step, batches), on_one_device(step, batches))
-
-
-def _in_own_precision(config: RunConfig, devices: list[Any]) -> list[Row]:
-    with jax.enable_x64(False):
-        step = _train_step(config, devices, config.precision)
-        batches = random_batches(config, step.stages.vocab)
-        course, one = on_mesh(step, batches), on_one_device(step, batches)
+        start = drawn_on_one_device(step)
+        rows = [compare.drawn(drawn_on_mesh(step), start, str(jnp.dtype(step.wide)))]
     with jax.enable_x64(True):
         double = _train_step(config, devices, "float64")
-        exact = on_one_device(double, batches, start=one.start)
-    return compare.roughly(course, one, exact, config.precision, float(jnp.finfo(step.dtype).eps))
+        exact = on_one_device(double, start, batches)
+        rows += compare.exactly(on_mesh(double, start, batches), exact)
+    if own != "float64":
+        with jax.enable_x64(False):
+            course, one = on_mesh(step, start, batches), on_one_device(step, start, batches)
+        rows += compare.roughly(course, one, exact, own, float(jnp.finfo(step.dtype).eps))
+    return rows
 
 
 def _train_step(config: RunConfig, devices: list[Any], precision: str) -> TrainStep:
@@ -149,41 +147,64 @@ def _train_step(config: RunConfig, devices: list[Any], precision: str) -> TrainS
     return assemble.train_step(config, mesh.build(config.mesh, devices))
 
 
-def on_mesh(step: TrainStep, batches: list[Batch]) -> Course:
+def drawn_on_mesh(step: TrainStep) -> Leaves:
+    """The initial parameters of the layout."""
+    return canonical(step.init.lower(step.config.seed).compile(QUICK)(step.config.seed)["params"], step.stages.vocab)
+
+
+def drawn_on_one_device(step: TrainStep) -> Leaves:
+    """The initial parameters of the same config without a mesh."""
+    build = _model(step)
+    draw = jax.jit(lambda seed: initial(build, seed), compiler_options=QUICK)
+    return canonical(jax.tree.map(lambda p: p.astype(step.wide), draw(step.config.seed)), step.stages.vocab)
+
+
+def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
     """The layout's course. Raises AssertionError if a padded row of a table is not zero."""
-    state = step.init(step.config.seed)
-    vocab = step.stages.vocab
-    start, gradients, metrics = canonical(state["params"], vocab), [], []
+    params = _tree(start, step.stages, step.wide)
+    state = jax.jit(step.state, out_shardings=step.state_shardings, compiler_options=QUICK)(params)
     placed = [jax.device_put(batch, step.batch_sharding) for batch in batches]
     value_and_grad = jax.jit(step.gradients, compiler_options=QUICK)
     update = step.step.lower(state, placed[0]).compile(QUICK)
+    vocab, gradients, metrics = step.stages.vocab, [], []
     for batch in placed:
         gradients.append(canonical(value_and_grad(state["params"], batch, state["step"])[2], vocab))
         state, shown = update(state, batch)
         metrics.append(shown)
     losses, norms = (np.array([shown[name] for shown in metrics], float) for name in ("loss", "grad_norm"))
-    return Course(losses, norms, gradients, start, canonical(state["params"], vocab))
+    return Course(losses, norms, gradients, canonical(state["params"], vocab))
 
 
-def on_one_device(step: TrainStep, batches: list[Batch], start: dict[str, np.ndarray] | None = None) -> Course:
-    """The course of the same config without mesh, pipeline and padding, from `start` or freshly drawn."""
-    build = builder(assemble.model_sizes(step.config, None), vocab_multiple=1)
-    stages = functional(build)
-    drawn = jax.jit(lambda seed: initial(build, seed))(step.config.seed)
-    params = jax.tree.map(lambda p: p.astype(step.wide), drawn)
-    if start is not None:
-        params = jax.tree_util.tree_map_with_path(lambda path, p: jnp.asarray(start[_name(path)], p.dtype), drawn)
-    rule = optimizer.build(step.config.optimizer, step.config.steps, stages.shapes, stages.vocab)
-    if step.config.optimizer.clip_norm:
-        rule = optax.chain(optax.clip_by_global_norm(step.config.optimizer.clip_norm), rule)
-    seed, loss = step.config.seed, step.loss
-    losses, gradients, params_after = one_device.train(stages, params, batches, rule, seed, loss, step.dtype)
+def on_one_device(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
+    """The course of the same config without mesh, pipeline and padding."""
+    config, stages = step.config, functional(_model(step))
+    rule = optimizer.build(config.optimizer, config.steps, stages.shapes, stages.vocab)
+    if config.optimizer.clip_norm:
+        rule = optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), rule)
+    params = _tree(start, stages, step.wide)
+    losses, gradients, params = one_device.train(
+        stages, params, batches, rule, config.seed, step.loss, step.dtype, compiler_options=QUICK
+    )
     norms = [float(optax.global_norm(tree)) for tree in gradients]
-    trees = [canonical(tree, stages.vocab) for tree in (*gradients, params, params_after)]
-    return Course(np.array(losses), np.array(norms), trees[:-2], trees[-2], trees[-1])
+    *trees, after = [canonical(tree, stages.vocab) for tree in (*gradients, params)]
+    return Course(np.array(losses), np.array(norms), trees, after)
 
 
-def canonical(params: Params, vocab: int) -> dict[str, np.ndarray]:
+def _model(step: TrainStep) -> Any:
+    return builder(assemble.model_sizes(step.config, None), vocab_multiple=1)
+
+
+def _tree(leaves: Leaves, stages: Stages, dtype: Any) -> Params:
+    """The inverse of `canonical`: the tree of parameters, tables padded with zeros."""
+
+    def padded(path: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        leaf = leaves[_name(path)].astype(dtype)
+        return np.pad(leaf, [(0, big - small) for small, big in zip(leaf.shape, shape.shape, strict=True)])
+
+    return jax.tree_util.tree_map_with_path(padded, stages.shapes)
+
+
+def canonical(params: Params, vocab: int) -> Leaves:
     """Dotted name -> array, tables without their padded rows, which must be zero."""
     leaves = {_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     for name in ("embed.table", "head.table"):
