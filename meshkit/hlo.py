@@ -6,17 +6,19 @@ function, an *instruction* a line of it; the program starts in the computation c
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 import operator
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Self
 
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
 
-BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
-"""Bits of the element types whose name does not start its digits with them (as f32, bf16, s8, f8e4m3fn do)."""
+LOOPS = ("while", "conditional")
+
+BITS = {"pred": 8, "token": 0, "opaque": 0}
+"""Bits of the element types whose name does not tell (as f32, bf16, u4, f8e4m3fn, c64 do)."""
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -69,6 +71,11 @@ class Loop:
     op_name: str
     trips: int | None
 
+    @classmethod
+    def of(cls, instruction: Instruction) -> Self:
+        """The loop that an instruction of an opcode in LOOPS is."""
+        return cls(instruction.name, instruction.op_name, instruction.trips)
+
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
@@ -76,6 +83,7 @@ class Collective:
 
     kind: one of COLLECTIVES; an asynchronous pair counts once, as its kind. bytes: of the whole array
     that a group works on, as one device holds or gets it (all-gather: the result, else the operands).
+    operands: arrays that it exchanges at once (the compiler combines small collectives into one).
     groups: partition ids that talk to each other; for a collective-permute, (source, target) pairs.
     loops: those around it, outermost first.
     """
@@ -102,10 +110,18 @@ class Collective:
         coordinates = list(itertools.product(*map(range, mesh.values())))
         differing = set()
         for group in self.groups:
-            for axis, values in zip(mesh, zip(*(coordinates[k] for k in group), strict=True), strict=False):
+            for axis, values in zip(mesh, zip(*(coordinates[k] for k in group), strict=True), strict=True):
                 if len(set(values)) > 1:
                     differing.add(axis)
         return frozenset(differing)
+
+
+class Place(NamedTuple):
+    """An instruction, the computation that it is a line of, and the loops around it, outermost first."""
+
+    computation: Mapping[str, Instruction]
+    instruction: Instruction
+    loops: tuple[Loop, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,27 +132,37 @@ class Module:
     computations: Mapping[str, Mapping[str, Instruction]]
     entry: str
 
-    def walk(self) -> Iterator[tuple[Instruction, tuple[Loop, ...]]]:
-        """Every instruction with the loops around it, once for each path that calls lead to it from ENTRY."""
+    def walk(self) -> Iterator[Place]:
+        """Every instruction, once for each path of calls that leads to it from ENTRY, in program order."""
         yield from self._walk(self.entry, ())
 
-    def _walk(self, computation: str, loops: tuple[Loop, ...]) -> Iterator[tuple[Instruction, tuple[Loop, ...]]]:
-        for instruction in self.computations[computation].values():
-            yield instruction, loops
-            inside = loops
-            if instruction.opcode in ("while", "conditional"):
-                inside = (*loops, Loop(instruction.name, instruction.op_name, instruction.trips))
+    def _walk(self, name: str, loops: tuple[Loop, ...]) -> Iterator[Place]:
+        computation = self.computations[name]
+        for instruction in computation.values():
+            yield Place(computation, instruction, loops)
+            if instruction.opcode in ("async-update", "async-done"):
+                continue  # what they call was started, and walked through, before
+            inside = (*loops, Loop.of(instruction)) if instruction.opcode in LOOPS else loops
             for called in instruction.calls:
                 yield from self._walk(called, inside)
 
     def loops(self) -> list[tuple[Loop, ...]]:
-        """The path to every loop, itself last: in program order."""
-        found = (
-            (*outer, Loop(instruction.name, instruction.op_name, instruction.trips))
-            for instruction, outer in self.walk()
-            if instruction.opcode in ("while", "conditional")
-        )
-        return list(found)
+        """The path to every loop, itself last, in program order."""
+        return [
+            (*place.loops, Loop.of(place.instruction)) for place in self.walk() if place.instruction.opcode in LOOPS
+        ]
+
+    def collectives(self) -> list[Collective]:
+        """Every collective at every place where the program does it, in program order."""
+        found = []
+        for computation, instruction, loops in self.walk():
+            kind = instruction.opcode.removesuffix("-start")
+            if kind in COLLECTIVES:
+                groups = read_groups(instruction.attributes, self.partitions)
+                size = sum(computation[name].bytes for name in instruction.operands)
+                size *= len(groups[0]) if kind == "all-gather" else 1
+                found.append(Collective(kind, groups, size, len(instruction.operands), loops, instruction.op_name))
+        return found
 
     @property
     def partitions(self) -> int:
@@ -149,24 +175,6 @@ class Module:
         """Numbers of the parameters whose memory an output takes over."""
         aliases = re.search(r"input_output_alias=\{((?:[^{}]|\{[^{}]*\})*)\}", self.header)
         return frozenset(map(int, re.findall(r"\((\d+),", aliases[1]))) if aliases else frozenset()
-
-    def collectives(self) -> list[Collective]:
-        """Every collective at every place where the program does it, in program order."""
-        return list(self._collectives)
-
-    @functools.cached_property
-    def _collectives(self) -> tuple[Collective, ...]:
-        owner = {id(i): instructions for instructions in self.computations.values() for i in instructions.values()}
-        found = []
-        for instruction, loops in self.walk():
-            kind = instruction.opcode.removesuffix("-start")
-            if kind in COLLECTIVES:
-                groups = read_groups(instruction.attributes, self.partitions)
-                here = owner[id(instruction)]
-                size = sum(here[name].bytes for name in instruction.operands)
-                size *= len(groups[0]) if kind == "all-gather" else 1
-                found.append(Collective(kind, groups, size, len(instruction.operands), loops, instruction.op_name))
-        return tuple(found)
 
 
 def read(text: str) -> Module:
