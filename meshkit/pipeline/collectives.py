@@ -68,11 +68,12 @@ def psum_scatter(x: jax.Array, axis: str, dim: int) -> jax.Array:
 def over_tensor(in_specs: Sequence[P], out_specs: Any) -> Callable[[F], F]:
     """Decorator: make the tensor axis manual too, for a function called inside a (data, pipe) region.
 
-    With tensor = 1 or outside any mesh the function is left as it is.
+    Also with tensor = 1: cuDNN's kernel cannot be partitioned while an axis is the compiler's. Outside
+    any mesh the function is left as it is.
     """
 
     def decorate(function: F) -> F:
-        if axis_size(TENSOR) == 1:
+        if TENSOR not in jax.sharding.get_abstract_mesh().shape:
             return function
         return jax.shard_map(
             function, in_specs=tuple(in_specs), out_specs=out_specs, axis_names={TENSOR}, check_vma=False
