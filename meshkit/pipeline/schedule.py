@@ -155,6 +155,10 @@ def _check(table: Schedule) -> None:
     def refuse(tick: int, stage: int, action: Action, law: str) -> None:
         raise ValueError(f"schedule {table.name!r}: {action} at tick {tick}, stage {stage}: {law}")
 
+    for tick, column in enumerate(table.cells):
+        if len(column) != table.stages:
+            cells = f"{len(column)} cells, not one for each of {table.stages} stages"
+            raise ValueError(f"schedule {table.name!r}: tick {tick} has {cells}")
     if table.kinds not in KINDS:
         raise ValueError(
             f"schedule {table.name!r} has the kinds {table.kinds}: a table has F, or F and B, or F, I and W"
