@@ -58,7 +58,9 @@ def build(config: OptimizerConfig, steps: int, stages: Stages) -> optax.Gradient
             return optax.lion(rate, config.beta1, config.beta2, weight_decay=config.weight_decay, mask=decayed)
         case "sgd":
             return optax.chain(
-                optax.add_decayed_weights(config.weight_decay, decayed), optax.sgd(rate, config.beta1 or None)
+                optax.trace(config.beta1),
+                optax.add_decayed_weights(config.weight_decay, decayed),
+                optax.scale_by_learning_rate(rate),
             )
         case "adafactor":
             rule = optax.chain(
@@ -70,14 +72,18 @@ def build(config: OptimizerConfig, steps: int, stages: Stages) -> optax.Gradient
             # Its statistics are means over rows and columns: padding must not count in them.
             return _without_padding(rule, stages)
         case "muon":
-            return optax.contrib.muon(
-                rate,
+            direction = optax.contrib.muon(
+                -1.0,  # the direction alone: its own decay of Adam's part would not spare norms and biases
                 beta=config.beta1,
-                weight_decay=config.weight_decay,
-                weight_decay_mask=decayed,
+                eps=config.epsilon,
                 adam_b1=config.beta1,
                 adam_b2=config.beta2,
                 muon_weight_dimension_numbers=_muon_dimensions(shapes),
+            )
+            return optax.chain(
+                direction,
+                optax.add_decayed_weights(config.weight_decay, decayed),
+                optax.scale_by_learning_rate(rate),
             )
 
 
