@@ -18,9 +18,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
 from meshkit.mesh import DATA, TENSOR
 from meshkit.pipeline import collectives
+from meshkit.pipeline.collectives import over_tensor
 from meshkit.pipeline.stage import Params
 from meshkit.sharding import UNCUT
 
@@ -39,9 +41,9 @@ class Zero:
 
     def working(self, master: Params, dtype: Any) -> Params:
         """The weights that the pipeline gets, in the compute dtype."""
-        gather = lambda weight, dim: _gather(weight.astype(dtype), dim)  # noqa: E731
-        cast = lambda weight, dim: weight.astype(dtype)  # noqa: E731
-        return _moved(master, self.dims, gather, cast if self.level == 3 else gather)
+        gather = lambda weight, dim, spec: _gather(weight.astype(dtype), dim, spec)  # noqa: E731
+        cast = lambda weight, dim, spec: weight.astype(dtype)  # noqa: E731
+        return self._moved(master, gather, cast if self.level == 3 else gather)
 
     def accumulators(self, master: Params, working: Params, dtype: Any) -> Params:
         """Zeros to add gradients to."""
@@ -50,53 +52,62 @@ class Zero:
 
     def fetch(self, layer: Params) -> Params:
         """One layer's weights, whole, from what `working` holds of them."""
-        return jax.tree.map(_gather, layer, self._layer_dims) if self.level == 3 else layer
+        return self._on_a_layer(_gather, layer) if self.level == 3 else layer
 
     def deposit(self, gradient: Params) -> Params:
         """One layer's gradient, as the accumulators want it."""
-        scatter = lambda g, dim: g if dim == UNCUT else collectives.psum_scatter(g, DATA, dim)  # noqa: E731
-        return jax.tree.map(scatter, gradient, self._layer_dims) if self.level >= 2 else gradient
+        return self._on_a_layer(_scatter, gradient) if self.level >= 2 else gradient
 
     def reduced(self, accumulated: Params) -> Params:
         """The accumulated gradients summed over replicas, in the master layout.
 
         The only data-parallel reduction of levels 0 and 1: once a step, after the pipeline.
         """
-        scattered_before = lambda g, dim: g if dim != UNCUT else _reduce(g, dim)  # noqa: E731
-        return _moved(accumulated, self.dims, _reduce, scattered_before if self.level >= 2 else _reduce)
+        rest = lambda g, dim, spec: g if dim != UNCUT else _reduce(g, dim, spec)  # noqa: E731
+        return self._moved(accumulated, _reduce, rest if self.level >= 2 else _reduce)
 
-    @property
-    def _layer_dims(self) -> Params:
-        return _of_a_layer(self.dims["blocks"])
+    def _moved(self, params: Params, move: "Move", move_layer: "Move") -> Params:
+        """`move(array, dim, spec)` on every parameter; on blocks `move_layer`, a layer at a time.
 
+        On whole stacks a gather or scatter along an inner dim makes a transposed second copy.
+        """
+        rest = {k: jax.tree.map(move, v, self.dims[k], self.specs[k]) for k, v in params.items() if k != "blocks"}
+        blocks = lax.scan(lambda _, layer: (None, self._on_a_layer(move_layer, layer)), None, params["blocks"])[1]
+        return rest | {"blocks": blocks}
 
-Move = Callable[[jax.Array, int], jax.Array]
+    def _on_a_layer(self, move: "Move", layer: Params) -> Params:
+        """`move` on the parameters of one layer: dims and specs without the leading dim of layers."""
 
+        def of_a_layer(array: jax.Array, dim: int, spec: P) -> jax.Array:
+            return move(array, dim if dim == UNCUT else dim - 1, P(*spec[1:]))
 
-def _moved(params: Params, dims: Params, move: Move, move_layer: Move) -> Params:
-    """`move(array, dim)` on every parameter; on blocks `move_layer`, a layer at a time.
-
-    On whole stacks a gather or scatter along an inner dim makes a transposed second copy.
-    """
-    rest = {name: jax.tree.map(move, value, dims[name]) for name, value in params.items() if name != "blocks"}
-    layer_dims = _of_a_layer(dims["blocks"])
-    blocks = lax.scan(lambda _, x: (None, jax.tree.map(move_layer, x, layer_dims)), None, params["blocks"])[1]
-    return rest | {"blocks": blocks}
-
-
-def _of_a_layer(dims: Params) -> Params:
-    """The dims of blocks' parameters without the leading one of layers."""
-    return jax.tree.map(lambda dim: dim if dim == UNCUT else dim - 1, dims)
+        return jax.tree.map(of_a_layer, layer, self.dims["blocks"], self.specs["blocks"])
 
 
-def _gather(weight: jax.Array, dim: int) -> jax.Array:
-    return weight if dim == UNCUT else collectives.all_gather(weight, DATA, dim)
+Move = Callable[[jax.Array, int, P], jax.Array]
+"""(array, the dim that is cut over data or UNCUT, how the array is cut over tensor) -> array."""
 
 
-def _reduce(gradient: jax.Array, dim: int) -> jax.Array:
+# The moves are made on the slices that tensor peers hold: left to the compiler, each gathers its
+# peers' slices, moves the whole, and cuts it again.
+
+
+def _gather(weight: jax.Array, dim: int, spec: P) -> jax.Array:
     if dim == UNCUT:
-        return collectives.psum(gradient, DATA)
-    return collectives.psum_scatter(gradient, DATA, dim)
+        return weight
+    return over_tensor([spec], spec)(lambda w: collectives.all_gather(w, DATA, dim))(weight)
+
+
+def _scatter(gradient: jax.Array, dim: int, spec: P) -> jax.Array:
+    if dim == UNCUT:
+        return gradient
+    return over_tensor([spec], spec)(lambda g: collectives.psum_scatter(g, DATA, dim))(gradient)
+
+
+def _reduce(gradient: jax.Array, dim: int, spec: P) -> jax.Array:
+    if dim == UNCUT:
+        return over_tensor([spec], spec)(lambda g: collectives.psum(g, DATA))(gradient)
+    return _scatter(gradient, dim, spec)
 
 
 def _cut(array: jax.Array, spec: Any) -> jax.Array:
