@@ -96,7 +96,7 @@ def test_every_default_survives_the_command_line() -> None:
         ("mesh.pipe", -2, "greater than or equal to -1"),
         ("zero", 9, "input should be 0"),
         ("precision", "fp32", "'bfloat16', 'float32' or 'float64'"),
-        ("recompute", "ful", "'full' or 'none'"),
+        ("recompute", "ful", "input should be 'full'"),
         ("pipeline.microbatches", 0, "greater than or equal to 1"),
         ("model.tied", "maybe", "valid boolean"),
         ("model.dropout", 1.0, "less than 1"),

@@ -142,14 +142,13 @@ def test_every_fix_of_a_cut_is_one(data: st.DataObject) -> None:
     heads = kv_heads * data.draw(st.integers(1, 4), "queries a key")
     width = 2 * heads * data.draw(st.integers(1, 8), "half head_dim")
     model = ModelConfig(
-        layers=data.draw(st.integers(1, 12), "layers"),
         width=width,
         heads=heads,
         kv_heads=kv_heads,
         mlp_width=data.draw(st.integers(1, 64), "mlp_width"),
         context=64,
     )
-    mesh = MeshShape(data=1, tensor=data.draw(st.integers(1, 8), "tensor"), pipe=data.draw(st.integers(1, 8), "pipe"))
+    mesh = MeshShape(data=1, tensor=data.draw(st.integers(1, 8), "tensor"), pipe=1)
     sequence = data.draw(st.integers(1, 64), "sequence")
     while (said := complaint(model, mesh, sequence)) is not None:
         key = said.partition(" ")[0]
@@ -198,8 +197,8 @@ def test_a_sequence_longer_than_the_context_is_refused() -> None:
 
 def test_the_numbers_stand_in_the_error() -> None:
     with pytest.raises(MeshkitError) as error:
-        check_cut(sizes(ModelConfig(preset="llama3-8b")), MeshShape(data=1, tensor=1, pipe=5), 4096)
+        check_cut(sizes(ModelConfig(preset="llama3-8b")), MeshShape(data=1, tensor=16, pipe=1), 4096)
     assert str(error.value) == (
-        "model.layers = 32 do not split into mesh.pipe = 5 stages of equal size: "
-        "set mesh.pipe to one of 1, 2, 4, 8, 16, 32; or model.layers to 35"
+        "model.kv_heads = 8 does not split into mesh.tensor = 16 equal parts: "
+        "set mesh.tensor to one of 1, 2, 4, 8; or model.kv_heads to 16"
     )
