@@ -89,7 +89,8 @@ def stages(multiple: int = 1, preset: str = "tiny") -> Stages:
 
 
 def rule(name: str, of: Stages, **keys: Any) -> optax.GradientTransformation:
-    config = OptimizerConfig(name=name, schedule="constant", learning_rate=0.1, **keys)  # type: ignore[arg-type]
+    values = {"name": name, "schedule": "constant", "learning_rate": 0.1, **keys}
+    config = OptimizerConfig.model_validate(values)
     return build(config, STEPS, of)
 
 
