@@ -159,8 +159,11 @@ class RunConfig(Section):
     zero: Literal[0, 1, 2, 3] = Field(
         1, description="ZeRO level: 1 cuts moments over data, 2 gradients too, 3 weights too."
     )
-    recompute: Literal["full", "none"] = Field(
-        "full", description="full: keep stage inputs only; none: keep all that backward needs."
+    recompute: Literal["full", "selective", "none"] = Field(
+        "full", description="Keep for the backward: stage inputs (full), products (selective) or all (none)."
+    )
+    grad_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Dtype of accumulated gradients; bfloat16 halves them and rounds each sum."
     )
     loss: str = Field(
         "cross_entropy", description="cross_entropy, or your own per-token loss as 'package.module:function'."

@@ -8,6 +8,7 @@ from meshkit.config import MeshShape, RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.mesh import resolve
 from meshkit.models.presets import Sizes, check_cut
+from meshkit.pipeline.placement import place
 
 WIDTH, MLP_WIDTH, HEAD_DIM, VOCAB, SEQUENCE = 16, 24, 4, 33, 8
 LAYERS_OF_A_STAGE = 16
@@ -29,8 +30,7 @@ def layout(config: RunConfig, sizes: Sizes) -> MeshShape:
         candidates = [shape.model_copy(update={free[0]: size}) for size in (2, 3, 4, 5, 6, 7, 8)]
         fitting = [candidate for candidate in candidates if _fits(config, sizes, candidate)]
         shape = fitting[0] if fitting else shape.model_copy(update={free[0]: 1})
-    check_cut(sizes, shape, config.data.sequence)
-    config.microbatch_size(shape.data)
+    _check(config, sizes, shape)
     return shape
 
 
@@ -38,7 +38,7 @@ def shrink(config: RunConfig, sizes: Sizes, shape: MeshShape) -> tuple[RunConfig
     """`config` with small sizes for a mesh of `shape`, and sentences about what is not as it was."""
     group = sizes.heads // sizes.kv_heads
     kv_heads = shape.tensor * min(sizes.kv_heads // shape.tensor, HEADS_OF_A_DEVICE)
-    layers = shape.pipe * min(sizes.layers // shape.pipe, LAYERS_OF_A_STAGE)
+    layers = _layers(config, sizes, shape)
     sequence = smaller(config.data.sequence, max(SEQUENCE, 2 * shape.tensor), shape.tensor)
     context = smaller(sizes.context, sequence, shape.data)
     model = {
@@ -59,7 +59,7 @@ def shrink(config: RunConfig, sizes: Sizes, shape: MeshShape) -> tuple[RunConfig
         f"batch {config.data.batch} to {data['batch']} (--full keeps them)"
     ]
     if layers != sizes.layers:
-        notes.append(f"layers: {layers // shape.pipe} a stage instead of {sizes.layers // shape.pipe}")
+        notes.append(f"layers shrunk: {sizes.layers} to {layers}, cut into stages alike (--full keeps them)")
     changed = {
         "model": config.model.model_copy(update=model),
         "data": config.data.model_copy(update=data),
@@ -75,10 +75,24 @@ def smaller(size: int, at_least: int, axis: int) -> int:
     return next(n for n in range(at_least, size + 1) if (n % axis == 0) == (size % axis == 0))
 
 
+def _layers(config: RunConfig, sizes: Sizes, shape: MeshShape) -> int:
+    """Fewer layers with the same remainder over the groups of layers; all, where the config says how to cut."""
+    groups = shape.pipe * config.pipeline.virtual
+    whole, rest = divmod(sizes.layers, groups)
+    if config.pipeline.layers_per_stage is not None:
+        return sizes.layers
+    return groups * min(whole, max(1, LAYERS_OF_A_STAGE // config.pipeline.virtual)) + rest
+
+
+def _check(config: RunConfig, sizes: Sizes, shape: MeshShape) -> None:
+    check_cut(sizes, shape, config.data.sequence)
+    config.microbatch_size(shape.data)
+    place(sizes.layers, shape.pipe, config.pipeline.virtual, config.pipeline.layers_per_stage)
+
+
 def _fits(config: RunConfig, sizes: Sizes, shape: MeshShape) -> bool:
     try:
-        check_cut(sizes, shape, config.data.sequence)
-        config.microbatch_size(shape.data)
+        _check(config, sizes, shape)
     except MeshkitError:
         return False
     return True

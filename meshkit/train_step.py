@@ -93,8 +93,13 @@ class TrainStep:
 
     @functools.cached_property
     def wide(self) -> Any:
-        """Dtype of master weights, moments, accumulated gradients and losses."""
+        """Dtype of master weights, moments and losses."""
         return jnp.promote_types(self.dtype, jnp.float32)
+
+    @functools.cached_property
+    def accumulated(self) -> Any:
+        """Dtype that gradients of microbatches are added up in."""
+        return self.wide if self.config.grad_dtype == "float32" else COMPUTE[self.config.grad_dtype]
 
     # --- state --------------------------------------------------------------------------------
 
@@ -156,10 +161,11 @@ class TrainStep:
             with jax.named_scope("gather_weights"):
                 working = self.zero.working(master, self.dtype)
             tokens, shared = self._shared(local)
-            accumulators = self.zero.accumulators(master, working, self.wide)
+            accumulators = self.zero.accumulators(master, working, self.accumulated)
             loss, gradients = pipeline.run(working, accumulators, shared, key)
             with jax.named_scope("reduce_gradients"):
                 gradients = self.zero.reduced(gradients)
+                gradients = jax.tree.map(lambda g: g.astype(self.wide), gradients)
             return collectives.psum(loss, DATA), tokens, gradients
 
         return self._manual(region, (P(), P(), sharding.manual(self.master_specs)))(params, batch)

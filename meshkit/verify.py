@@ -23,7 +23,7 @@ from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.build import builder
 from meshkit.one_device import Batch
-from meshkit.pipeline.stage import Params, Stages, functional, initial
+from meshkit.pipeline.stage import Params, Stages, canonical, functional, initial, padded
 from meshkit.shrink import layout, shrink
 from meshkit.simulate import simulate_cpu_devices
 from meshkit.train_step import TrainStep
@@ -132,7 +132,8 @@ def _rows(config: RunConfig, devices: list[Any]) -> list[Row]:
         start = drawn_on_one_device(step)
         rows = [compare.drawn(drawn_on_mesh(step), start, str(jnp.dtype(step.wide)))]
     with jax.enable_x64(True):
-        double = _train_step(config, devices, "float64")
+        # Accumulating in less than float64 is part of the config's own precision.
+        double = _train_step(config.model_copy(update={"grad_dtype": "float32"}), devices, "float64")
         exact = on_one_device(double, start, batches)
         rows += compare.exactly(on_mesh(double, start, batches), exact)
     if own != "float64":
@@ -149,14 +150,15 @@ def _train_step(config: RunConfig, devices: list[Any], precision: str) -> TrainS
 
 def drawn_on_mesh(step: TrainStep) -> Leaves:
     """The initial parameters of the layout."""
-    return canonical(step.init.lower(step.config.seed).compile(QUICK)(step.config.seed)["params"], step.stages.vocab)
+    return canonical_leaves(step.init.lower(step.config.seed).compile(QUICK)(step.config.seed)["params"], step.stages)
 
 
 def drawn_on_one_device(step: TrainStep) -> Leaves:
     """The initial parameters of the same config without a mesh."""
     build = _model(step)
     draw = jax.jit(lambda seed: initial(build, seed), compiler_options=QUICK)
-    return canonical(jax.tree.map(lambda p: p.astype(step.wide), draw(step.config.seed)), step.stages.vocab)
+    drawn = jax.tree.map(lambda p: p.astype(step.wide), draw(step.config.seed))
+    return canonical_leaves(drawn, functional(build))
 
 
 def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
@@ -166,27 +168,27 @@ def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
     placed = [jax.device_put(batch, step.batch_sharding) for batch in batches]
     value_and_grad = jax.jit(step.gradients, compiler_options=QUICK)
     update = step.step.lower(state, placed[0]).compile(QUICK)
-    vocab, gradients, metrics = step.stages.vocab, [], []
+    stages, gradients, metrics = step.stages, [], []
     for batch in placed:
-        gradients.append(canonical(value_and_grad(state["params"], batch, state["step"])[2], vocab))
+        gradients.append(canonical_leaves(value_and_grad(state["params"], batch, state["step"])[2], stages))
         state, shown = update(state, batch)
         metrics.append(shown)
     losses, norms = (np.array([shown[name] for shown in metrics], float) for name in ("loss", "grad_norm"))
-    return Course(losses, norms, gradients, canonical(state["params"], vocab))
+    return Course(losses, norms, gradients, canonical_leaves(state["params"], stages))
 
 
 def on_one_device(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
     """The course of the same config without mesh, pipeline and padding."""
     config, stages = step.config, functional(_model(step))
-    rule = optimizer.build(config.optimizer, config.steps, stages.shapes, stages.vocab)
+    rule = optimizer.build(config.optimizer, config.steps, stages)
     if config.optimizer.clip_norm:
         rule = optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), rule)
     params = _tree(start, stages, step.wide)
     losses, gradients, params = one_device.train(
         stages, params, batches, rule, config.seed, step.loss, step.dtype, compiler_options=QUICK
     )
-    norms = [float(optax.global_norm(tree)) for tree in gradients]
-    *trees, after = [canonical(tree, stages.vocab) for tree in (*gradients, params)]
+    norms = [float(optax.tree.norm(tree)) for tree in gradients]
+    *trees, after = [canonical_leaves(tree, stages) for tree in (*gradients, params)]
     return Course(np.array(losses), np.array(norms), trees, after)
 
 
@@ -195,23 +197,21 @@ def _model(step: TrainStep) -> Any:
 
 
 def _tree(leaves: Leaves, stages: Stages, dtype: Any) -> Params:
-    """The inverse of `canonical`: the tree of parameters, tables padded with zeros."""
-
-    def padded(path: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
-        leaf = leaves[_name(path)].astype(dtype)
-        return np.pad(leaf, [(0, big - small) for small, big in zip(leaf.shape, shape.shape, strict=True)])
-
-    return jax.tree_util.tree_map_with_path(padded, stages.shapes)
+    """The inverse of `canonical_leaves`: the tree of parameters as the stages hold them."""
+    with_values = jax.tree_util.tree_map_with_path(
+        lambda path, _: jnp.asarray(leaves[_name(path)], dtype), stages.shapes
+    )
+    return padded(with_values, stages)
 
 
-def canonical(params: Params, vocab: int) -> Leaves:
-    """Dotted name -> array, tables without their padded rows, which must be zero."""
-    leaves = {_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    for name in ("embed.table", "head.table"):
-        if name in leaves:
-            assert not leaves[name][vocab:].any(), f"padded rows of {name} are not zero"
-            leaves[name] = leaves[name][:vocab]
-    return leaves
+def canonical_leaves(params: Params, stages: Stages) -> Leaves:
+    """Dotted name -> array: layers in the model's order, tables without padding, which must be zero."""
+    params = jax.tree.map(np.asarray, params)
+    tree = canonical(params, stages)
+    for kept, all_of_it in zip(jax.tree.leaves(tree), jax.tree.leaves(params), strict=True):
+        # Nothing but the padding is left out, and that is zero.
+        assert np.count_nonzero(kept) == np.count_nonzero(all_of_it), "padded rows or empty layers are not zero"
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def _name(path: Any) -> str:

@@ -15,11 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from meshkit.config import RopeScaling
 from meshkit.mesh import TENSOR
 from meshkit.pipeline.collectives import over_tensor
+from meshkit.pipeline.stage import PRODUCT
 
 HEADS = P(None, None, TENSOR, None)
 
@@ -35,7 +37,7 @@ class ColumnLinear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(features), out_sharding=P(TENSOR)) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = x @ self.kernel.get_value()
+        y = checkpoint_name(x @ self.kernel.get_value(), PRODUCT)
         return y if self.bias is None else y + self.bias.get_value()
 
 
@@ -47,7 +49,7 @@ class RowLinear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(width), out_sharding=P(None)) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = x @ self.kernel.get_value()
+        y = checkpoint_name(x @ self.kernel.get_value(), PRODUCT)
         return y if self.bias is None else y + self.bias.get_value()
 
 

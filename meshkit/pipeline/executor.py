@@ -61,7 +61,7 @@ class Carry(NamedTuple):
 class Pipeline:
     """A model, a schedule and a memory policy: all that the executor needs besides arrays.
 
-    recompute: a key of POLICIES. unroll: layers unrolled in a trip of the layer loop.
+    recompute: a key of `recompute.POLICIES`. unroll: layers unrolled in a trip of the layer loop.
     zero: how a layer's weights are fetched for use and its gradient deposited.
     """
 
@@ -129,10 +129,10 @@ class _Run:
     def _sent(self, phase: Phase, carry: Carry) -> tuple[jax.Array | None, jax.Array | None]:
         """The hop: activations to the next stage, gradients to the one before; what arrives here, if anything."""
         x_BSH = dy_BSH = None
-        if axis_size(PIPE) > 1 and phase.occurs["arrival"] != "never":
+        if phase.occurs["arrival"] != "never":
             with jax.named_scope("hop_forward"):
                 x_BSH = shift(carry.y_BSH, PIPE, +1)
-        if axis_size(PIPE) > 1 and phase.occurs["gradient_arrival"] != "never":
+        if phase.occurs["gradient_arrival"] != "never":
             with jax.named_scope("hop_backward"):
                 dy_BSH = shift(carry.dx_BSH, PIPE, -1)
         return x_BSH, dy_BSH
@@ -247,11 +247,11 @@ class _Run:
         # With the backward in the forward's own tick, one slot of layer inputs costs what recomputing
         # the stage would take as a temporary, and saves a forward.
         schedule = self.pipeline.schedule
-        return schedule.trains and (self.pipeline.recompute == "none" or schedule.backward_at_once)
+        return schedule.trains and (self.pipeline.recompute != "full" or schedule.backward_at_once)
 
     @property
     def _how(self) -> tuple[rc.LayerPolicy, rc.Block]:
-        return POLICIES[self.pipeline.recompute], self.pipeline.stages.block
+        return rc.POLICIES[self.pipeline.recompute], self.pipeline.stages.block
 
     @property
     def _blocks(self) -> Params:
@@ -279,9 +279,6 @@ class _Run:
             context=lambda k: Context(first_layer + k, samples_B, self.key),
             unroll=self.pipeline.unroll,
         )
-
-
-POLICIES: dict[str, rc.LayerPolicy] = {"full": rc.SaveInput(), "none": rc.SaveResiduals()}
 
 
 def _layer(stacks: Params, index: Any) -> Params:

@@ -12,19 +12,15 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Literal
 
 from meshkit.pipeline import buffers
 from meshkit.pipeline.buffers import STAGE_GATE, empty_activations, gate
 from meshkit.pipeline.schedule import IDLE
 from meshkit.pipeline.split import SplitBackward
-from meshkit.pipeline.stage import Context, Params
-
-COSTS = {"full": {"F": 1.0, "B": 4.0, "I": 3.0, "W": 1.0}, "none": {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}}
-"""Time of each kind of action in forwards: a backward costs two, one for the input's gradient and one for
-the weights', and "full" goes forward again twice, once through the stage and once through each layer."""
+from meshkit.pipeline.stage import PRODUCT, Context, Params
 
 C = TypeVar("C")
 Block = Callable[[Params, jax.Array, Context], jax.Array]
@@ -93,42 +89,69 @@ class SaveInput:
         return jax.vjp(lambda p, x: block(p, x, context), params, saved)[1](dy_BSH)
 
 
+@dataclasses.dataclass(frozen=True)
 class SaveResiduals:
-    """Save what `jax.vjp` needs, so that nothing is computed twice.
+    """Save what `jax.vjp` needs, or of it what `saveable` (a `jax.checkpoint_policies` rule) allows.
 
     The pullback is a pytree. Of its leaves only those that depend on x are saved: the rest (weights,
     rotary tables, dropout masks) come back when the pullback is traced again for the backward, where
     its own forward, fed with zeros, is dead code that the compiler drops.
     """
 
+    saveable: Callable[..., bool] | None = None
+
     def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]:
-        y_BSH, pullback = jax.vjp(lambda p, x: block(p, x, context), params, x_BSH)
+        y_BSH, pullback = self._vjp(block, params, x_BSH, context)
         leaves = jax.tree.leaves(pullback)
-        return y_BSH, [leaves[k] for k in _depends_on_x(block, params, x_BSH, context)]
+        return y_BSH, [leaves[k] for k in self._depends_on_x(block, params, x_BSH, context)]
 
     def backward(
         self, block: Block, params: Params, saved: Saved, dy_BSH: jax.Array, context: Context
     ) -> tuple[Params, jax.Array]:
         x_BSH = jnp.zeros_like(dy_BSH)
-        _, pullback = jax.vjp(lambda p, x: block(p, x, context), params, x_BSH)
+        _, pullback = self._vjp(block, params, x_BSH, context)
         leaves, tree = jax.tree.flatten(pullback)
-        for k, value in zip(_depends_on_x(block, params, x_BSH, context), saved, strict=True):
+        for k, value in zip(self._depends_on_x(block, params, x_BSH, context), saved, strict=True):
             leaves[k] = value
         return jax.tree.unflatten(tree, leaves)(dy_BSH)
 
+    def _vjp(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Any]:
+        run = lambda p, x: block(p, x, context)  # noqa: E731
+        if self.saveable is not None:
+            # Forward and backward are never in one another's sight, so nothing has to prevent their merging.
+            run = jax.checkpoint(run, policy=self.saveable, prevent_cse=False)
+        return jax.vjp(run, params, x_BSH)
 
-def _depends_on_x(block: Block, params: Params, x_BSH: jax.Array, context: Context) -> list[int]:
-    """Which leaves of the pullback depend on x: found by following x through the traced forward."""
+    def _depends_on_x(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> list[int]:
+        """Which leaves of the pullback depend on x: found by following x through the traced forward."""
 
-    def leaves(x_BSH: jax.Array, params: Params, context: Context) -> list[jax.Array]:
-        return jax.tree.leaves(jax.vjp(lambda p, x: block(p, x, context), params, x_BSH)[1])
+        def leaves(x_BSH: jax.Array, params: Params, context: Context) -> list[jax.Array]:
+            return jax.tree.leaves(self._vjp(block, params, x_BSH, context)[1])
 
-    jaxpr = jax.make_jaxpr(leaves)(x_BSH, params, context).jaxpr
-    tainted = {jaxpr.invars[0]}
-    for equation in jaxpr.eqns:
-        if any(not isinstance(v, jax.extend.core.Literal) and v in tainted for v in equation.invars):
-            tainted.update(equation.outvars)
-    return [k for k, v in enumerate(jaxpr.outvars) if not isinstance(v, jax.extend.core.Literal) and v in tainted]
+        jaxpr = jax.make_jaxpr(leaves)(x_BSH, params, context).jaxpr
+        tainted = {jaxpr.invars[0]}
+        for equation in jaxpr.eqns:
+            if any(not isinstance(v, Literal) and v in tainted for v in equation.invars):
+                tainted.update(equation.outvars)
+        return [k for k, v in enumerate(jaxpr.outvars) if not isinstance(v, Literal) and v in tainted]
+
+
+POLICIES: dict[str, LayerPolicy] = {
+    "full": SaveInput(),
+    "selective": SaveResiduals(jax.checkpoint_policies.save_only_these_names(PRODUCT)),
+    "none": SaveResiduals(),
+}
+"""What `recompute` names. full: a stage's input is kept, its layers' inputs are made again for the backward.
+selective: outputs of linears (values named PRODUCT) are kept; norms, activations and attention are made
+again. none: all that the backward needs is kept."""
+
+COSTS = {
+    "full": {"F": 1.0, "B": 4.0, "I": 3.0, "W": 1.0},
+    "selective": {"F": 1.0, "B": 2.2, "I": 1.2, "W": 1.0},
+    "none": {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0},
+}
+"""Time of each kind of action in forwards: a backward costs two, one for the input's gradient and one for
+the weights'; full goes forward again twice, once through the stage and once through each layer."""
 
 
 def empty(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array, slots: int) -> Saved:

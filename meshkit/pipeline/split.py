@@ -11,9 +11,12 @@ from typing import Any
 
 import jax
 import jax.extend
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, DropVar, Literal, jaxpr_as_fun
 
 VECTOR_DIMS = 1
+
+CALLS = ("jit", "pjit", "checkpoint", "remat2", "closed_call")
+"""Primitives that only wrap equations."""
 
 
 class SplitBackward:
@@ -24,21 +27,22 @@ class SplitBackward:
     """
 
     def __init__(self, backward: Callable[[Any, Any], tuple[Any, jax.Array]], ready: Any, passing: Any) -> None:
-        closed, shapes = jax.make_jaxpr(backward, return_shape=True)(ready, passing)
+        closed, shapes = jax.make_jaxpr(_inlined(backward), return_shape=True)(ready, passing)
         self._jaxpr, self._consts, self._tree = closed.jaxpr, closed.consts, jax.tree.structure(shapes[0])
         self._ready = self._jaxpr.invars[: len(jax.tree.leaves(ready))]
+        self._inputs = [*self._jaxpr.invars, *self._jaxpr.constvars]
         *dparams, self._dx = self._jaxpr.outvars
         self._dparams = dparams
 
+        equations, again = self._jaxpr.eqns, {*self._ready, *self._jaxpr.constvars}
         early = [v for v in dparams if len(v.aval.shape) <= VECTOR_DIMS]
-        needed = _needed(self._jaxpr.eqns, [self._dx, *early])
-        self._first = [e for e, n in zip(self._jaxpr.eqns, needed, strict=True) if n]
-        self._second = [e for e, n in zip(self._jaxpr.eqns, needed, strict=True) if not n]
-        again = {*self._ready, *self._jaxpr.constvars}
-        made_late = {v for e in self._second for v in e.outvars}
-        read_late = [v for e in self._second for v in e.invars if not isinstance(v, Literal)]
-        kept_early = [v for v in dparams if not isinstance(v, Literal) and v not in made_late]
-        self._held = list(dict.fromkeys(v for v in read_late + kept_early if v not in again | made_late))
+        self._first = _needed(equations, [self._dx, *early])
+        # What the first half makes from `ready` alone (broadcast scales, dropout masks) is made again, not held.
+        once = set(map(id, self._first)) - set(map(id, _made_from(equations, again)))
+        self._second = _needed([e for e in equations if id(e) not in once], dparams)
+        made = again.union(*(e.outvars for e in self._second))
+        read = [v for e in self._second for v in e.invars] + dparams
+        self._held = list(dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in made))
 
     @property
     def held(self) -> list[jax.ShapeDtypeStruct]:
@@ -48,29 +52,70 @@ class SplitBackward:
     def first(self, ready: Any, passing: Any) -> tuple[jax.Array, list[jax.Array]]:
         """dx, and what is held."""
         values = jax.tree.leaves((ready, passing))
-        dx, *held = self._run(self._first, self._jaxpr.invars, [self._dx, *self._held], values)
+        outputs = [self._dx, *self._held]
+        dx, *held = _run(self._jaxpr, self._first, self._inputs, outputs, [*values, *self._consts])
         return dx, held
 
     def second(self, ready: Any, held: Sequence[jax.Array]) -> Any:
         """dparams."""
-        values = [*jax.tree.leaves(ready), *held]
+        inputs = [*self._ready, *self._jaxpr.constvars, *self._held]
+        values = [*jax.tree.leaves(ready), *self._consts, *held]
+        return jax.tree.unflatten(self._tree, _run(self._jaxpr, self._second, inputs, self._dparams, values))
+
+
+def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` without calls around its equations: whole calls could not be parted."""
+
+    def run(*args: Any) -> Any:
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
         return jax.tree.unflatten(
-            self._tree, self._run(self._second, [*self._ready, *self._held], self._dparams, values)
+            jax.tree.structure(shapes), _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args))
         )
 
-    def _run(self, equations: Any, inputs: Any, outputs: Any, values: Any) -> list[jax.Array]:
-        # Held values that are inputs too pass through: an output may be an input variable.
-        part = self._jaxpr.replace(eqns=equations, invars=list(inputs), outvars=list(outputs), debug_info=None)
-        return jaxpr_as_fun(ClosedJaxpr(part, self._consts))(*values)
+    return run
 
 
-def _needed(equations: Sequence[Any], outputs: Sequence[Any]) -> list[bool]:
-    """Which equations the outputs depend on."""
+def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+    read = lambda v: v.val if isinstance(v, Literal) else values[v]  # noqa: E731
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in CALLS:
+            inner = equation.params["jaxpr"]
+            inner, inner_consts = (inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())
+            results = _evaluate(inner, inner_consts, [read(v) for v in equation.invars])
+            values.update(zip(equation.outvars, results, strict=True))
+        else:
+            inputs = list(dict.fromkeys(v for v in equation.invars if not isinstance(v, Literal)))
+            outputs = [v for v in equation.outvars if not isinstance(v, DropVar)]
+            results = _run(jaxpr, [equation], inputs, outputs, [values[v] for v in inputs])
+            values.update(zip(outputs, results, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _run(jaxpr: Any, equations: Any, inputs: Any, outputs: Any, values: Sequence[Any]) -> list[Any]:
+    """Some equations of a jaxpr as a program of their own."""
+    part = jaxpr.replace(
+        eqns=list(equations), constvars=[], invars=list(inputs), outvars=list(outputs), debug_info=None
+    )
+    return jaxpr_as_fun(ClosedJaxpr(part, []))(*values)
+
+
+def _needed(equations: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """The equations that the outputs depend on."""
     wanted = {v for v in outputs if not isinstance(v, Literal)}
     needed = []
     for equation in reversed(equations):
-        use = bool(wanted.intersection(equation.outvars)) or bool(equation.effects)
-        if use:
+        if wanted.intersection(equation.outvars) or equation.effects:
             wanted.update(v for v in equation.invars if not isinstance(v, Literal))
-        needed.append(use)
+            needed.append(equation)
     return needed[::-1]
+
+
+def _made_from(equations: Sequence[Any], inputs: set[Any]) -> list[Any]:
+    """The equations that depend on nothing but `inputs`."""
+    known, made = set(inputs), []
+    for equation in equations:
+        if all(isinstance(v, Literal) or v in known for v in equation.invars) and not equation.effects:
+            known.update(equation.outvars)
+            made.append(equation)
+    return made

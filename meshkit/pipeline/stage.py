@@ -27,6 +27,9 @@ from meshkit.pipeline.collectives import axis_size
 from meshkit.pipeline.placement import EMPTY_LAYER, Placement, place
 from meshkit.pipeline.vocab import VocabTable
 
+PRODUCT = "product"
+"""A layer's values with this name (`jax.ad_checkpoint.checkpoint_name`) are what recompute = "selective" keeps."""
+
 Params = dict[str, Any]
 """Nested dict of arrays (or of their specs, shapes …), named as the model's attributes are."""
 
