@@ -1,0 +1,179 @@
+"""`meshkit verify` passes a good layout, fails a perturbed one, and says how to mend a wrong one."""
+
+import io
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from meshkit import cli, compare, shrink, train_step, verify
+from meshkit.compare import Course, Row
+from meshkit.config import MeshShape, RunConfig, load
+from meshkit.errors import MeshkitError
+from meshkit.models.presets import sizes
+from meshkit.pipeline import vocab
+
+SMALL = {
+    "mesh": dict(data=2, tensor=1, pipe=2),
+    "pipeline": dict(microbatches=3),
+    "data": dict(batch=12, sequence=16),
+    "model": dict(layers=2),
+    "precision": "float64",
+}
+
+
+@pytest.fixture(autouse=True)
+def devices() -> None:
+    """JAX started, with the devices of the test session."""
+    jax.devices()
+
+
+def text(report: verify.Report) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    report.print(console)
+    return console.file.getvalue()
+
+
+def test_a_good_layout_passes() -> None:
+    before = jax.config.jax_enable_x64
+    report = verify.verify(load(SMALL))
+    assert report.ok
+    assert jax.config.jax_enable_x64 == before
+    gradients = [row.leaf for row in report.rows if row.quantity == "gradient"]
+    assert len(gradients) == 12
+    assert {row.quantity for row in report.rows} == {
+        "initial parameters", "loss", "gradient", "global norm", "parameters after 3 updates"
+    }  # fmt: skip
+    assert "blocks.mlp.down.kernel" in text(report)
+    assert "trains as one device would" in text(report)
+    shown = json.loads(report.to_json())
+    assert shown["ok"] is True
+    assert len(shown["rows"]) == len(report.rows)
+
+
+def test_lower_precision_passes_beside_float64() -> None:
+    report = verify.verify(load(SMALL, {"precision": "bfloat16"}))
+    assert report.ok, report.to_json()
+    assert {row.precision for row in report.rows} == {"float32", "float64", "bfloat16"}
+
+
+def no_lookup_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocab, "lookup_grad", lambda grad_vH, tokens_BS, dx_BsH: grad_vH)
+
+
+def weights_by_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replica divides by its own targets: right only if masks were even."""
+    shared = train_step.TrainStep._shared
+
+    def wrong(self: Any, local: Any) -> Any:
+        tokens, batch = shared(self, local)
+        own = local["weights"].sum() * self.mesh.shape["data"]
+        return tokens, batch._replace(weights_MBS=local["weights"] / own)
+
+    monkeypatch.setattr(train_step.TrainStep, "_shared", wrong)
+
+
+@pytest.mark.parametrize(
+    ("perturb", "failed"), [(no_lookup_gradient, "embed.table"), (weights_by_replica, "norm.scale")]
+)
+def test_a_perturbed_layout_fails(
+    perturb: Any, failed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    perturb(monkeypatch)
+    config = tmp_path / "c.toml"
+    config.write_text('precision = "float64"\n[model]\nlayers = 2\n[data]\nbatch = 12\nsequence = 16\n')
+    words = ["--mesh.data", "2", "--mesh.pipe", "2", "--pipeline.microbatches", "3"]
+    assert cli.main(["verify", str(config), "--json", *words]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["ok"] is False
+    assert failed in [row["leaf"] for row in shown["rows"] if not row["ok"]]
+
+
+# --- measures -----------------------------------------------------------------------------------
+
+
+def course(scale: float = 1.0, dtype: Any = np.float64, noise: float = 0.0) -> Course:
+    random = np.random.default_rng(0)
+    leaf = random.normal(size=(4, 5)) * scale
+    leaf += noise * np.random.default_rng(1).normal(size=leaf.shape)
+    leaves = {"w": leaf.astype(dtype)}
+    return Course(np.array([scale]), np.array([scale]), [leaves], leaves)
+
+
+def test_exactly_draws_the_line_at_its_bound() -> None:
+    assert all(row.ok for row in compare.exactly(course(1 + 5e-13), course()))
+    assert not any(row.ok for row in compare.exactly(course(1 + 5e-12), course()))
+    assert not any(row.ok for row in compare.exactly(course(np.nan), course()))
+
+
+def test_roughly_compares_with_one_device() -> None:
+    def rows(noise: float) -> list[Row]:
+        return compare.roughly(course(noise=noise), course(noise=0.01), course(), "bfloat16", 0.0078)
+
+    assert all(row.ok for row in rows(0.02))
+    assert {row.quantity for row in rows(0.04) if not row.ok} == {"gradient", "parameters after 1 updates"}
+
+
+def test_rounding_where_nothing_else_is_left_does_not_fail() -> None:
+    def with_bias(bias: float) -> Course:
+        leaves = {"w": np.ones(3), "bias": np.full(3, bias)}
+        return Course(np.ones(1), np.ones(1), [leaves], {"w": np.ones(3), "bias": np.sign(leaves["bias"])})
+
+    assert all(row.ok for row in compare.exactly(with_bias(1e-18), with_bias(-1e-18)))
+    assert not all(row.ok for row in compare.exactly(with_bias(1e-4), with_bias(-1e-4)))
+
+
+# --- shrinking ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", ["llama3-8b", "llama3-70b", "llama3-405b", "gpt2", "gpt3-175b"])
+def test_small_keeps_what_the_layout_depends_on(preset: str) -> None:
+    shape = MeshShape(data=8, tensor=4, pipe=2)
+    config = load({"model.preset": preset, "mesh": shape, "pipeline.microbatches": 8, "data.batch": 256})
+    big = sizes(config.model)
+    small_config, notes = shrink.shrink(config, big, shape)
+    small = sizes(small_config.model)
+    assert small.heads // small.kv_heads == big.heads // big.kv_heads
+    assert small.kv_heads % 4 == 0
+    assert small.layers % 2 == 0
+    assert (small.vocab % 8 == 0) == (big.vocab % 8 == 0)
+    assert (small.tied, small.family, small.dropout) == (big.tied, big.family, big.dropout)
+    assert max(small.width, small.mlp_width, small.vocab) <= 64
+    assert small_config.pipeline == config.pipeline
+    assert small_config.microbatch_size(8) == 2
+    assert any("layers" in note for note in notes) == (small.layers != big.layers)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        ({"data.batch": 8}, (2, 1, 1)),
+        ({"data.batch": 9}, (3, 1, 1)),
+        ({"data.batch": 1}, (1, 1, 1)),
+        ({"mesh.data": 2, "mesh.pipe": -1, "model.layers": 1}, (2, 1, 1)),
+        ({"devices": 8, "mesh.pipe": 2}, (4, 1, 2)),
+    ],
+)
+def test_a_free_axis_is_filled_in(config: dict[str, Any], shape: tuple[int, int, int]) -> None:
+    loaded: RunConfig = load(config)
+    assert tuple(shrink.layout(loaded, sizes(loaded.model)).sizes.values()) == shape
+
+
+# --- mistakes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"mesh.pipe": 3}, "model.layers = 2 are too few for mesh.pipe = 3"),
+        ({"mesh.tensor": 3}, "does not split into mesh.tensor = 3"),
+        ({"data.batch": 7}, "data.batch = 7 does not split"),
+        ({"mesh.data": 16, "data.batch": 96}, "32 simulated CPU devices were asked for.*JAX_NUM_CPU_DEVICES=32"),
+    ],
+)
+def test_mistakes_name_the_way_out(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(MeshkitError, match=message):
+        verify.verify(load(SMALL, overrides))
