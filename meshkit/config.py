@@ -61,7 +61,9 @@ class MeshShape(Section):
 class PipelineConfig(Section):
     """How a batch flows through the stages."""
 
-    schedule: str = Field("1f1b", description="Order of the work: gpipe, 1f1b, interleaved or zero-bubble.")
+    schedule: str = Field(
+        "1f1b", description="Order of the work: gpipe, 1f1b, interleaved, zero-bubble, or a file with a grid (.txt)."
+    )
     microbatches: Positive = Field(
         1, description="Slices of a replica's batch that follow each other through the stages."
     )
@@ -162,6 +164,7 @@ class RunConfig(Section):
     recompute: Literal["full", "selective", "none"] = Field(
         "full", description="Keep for the backward: stage inputs (full), products (selective) or all (none)."
     )
+    offload: bool = Field(False, description="Keep what forwards leave for backwards in host memory.")
     grad_dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="Dtype of accumulated gradients; bfloat16 halves them and rounds each sum."
     )

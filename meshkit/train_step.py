@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax import memory
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -200,6 +201,7 @@ class TrainStep:
             unroll=self.config.pipeline.unroll,
             loss=self.loss,
             zero=self.zero,
+            kept_in=memory.Space.Host if self.config.offload else memory.Space.Device,
         )
 
     def _manual(self, region: Any, out_specs: Any) -> Any:
@@ -209,16 +211,18 @@ class TrainStep:
         )
 
     def _shared(self, local: dict[str, jax.Array]) -> tuple[jax.Array, Batch]:
-        """Target tokens of the global batch, and this replica's batch with weights divided by them.
+        """Target tokens of the global batch, and this replica's batch.
 
-        Dividing once by the global number makes the loss the same on any mesh, whatever the masks.
+        Dividing by the global number makes the loss the same on any mesh, whatever the masks.
         """
-        weights = local["weights"].astype(self.wide)
-        tokens = collectives.psum(weights.sum(), DATA)
+        weights = local["weights"]
+        tokens = collectives.psum(weights.sum(dtype=self.wide), DATA)
         M, B, _ = weights.shape
         row = collectives.axis_index(DATA) * B + jnp.arange(B)
         samples = jnp.arange(M)[:, None] * (B * self.mesh.shape[DATA]) + row
-        return tokens, Batch(local["tokens"], local["targets"], weights / jnp.maximum(tokens, 1), samples)
+        # A batch without any target has loss 0.
+        scale = jnp.where(tokens > 0, 1 / tokens, 0)
+        return tokens, Batch(local["tokens"], local["targets"], weights, samples, scale)
 
 
 def vocab_multiple(mesh: Mesh) -> int:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import lax, memory
 from jax.sharding import PartitionSpec as P
 
 from meshkit.mesh import TENSOR
@@ -25,29 +25,31 @@ EMPTY = 0.0
 """What a slot holds before anything is put there. No result depends on it (a test puts NaN)."""
 
 
-def empty(leading: tuple[int, ...], value: Any) -> jax.Array:
-    """An empty buffer [*leading, *value.shape] of value's dtype."""
-    return jnp.full((*leading, *value.shape), EMPTY, value.dtype)
+def empty(leading: tuple[int, ...], value: Any, space: memory.Space = memory.Space.Device) -> jax.Array:
+    """An empty buffer [*leading, *value.shape] of value's dtype, in a device's or its host's memory."""
+    # A scalar moved and then spread is allocated where it shall be; a whole buffer would be copied there.
+    return jnp.broadcast_to(jax.device_put(jnp.asarray(EMPTY, value.dtype), space), (*leading, *value.shape))
 
 
-def empty_activations(leading: tuple[int, ...], x_BSH: Any) -> jax.Array:
+def empty_activations(leading: tuple[int, ...], x_BSH: Any, space: memory.Space = memory.Space.Device) -> jax.Array:
     """An empty buffer [*leading, B, S, H], its sequence cut over tensor."""
-    array = empty(leading, x_BSH)
+    array = empty(leading, x_BSH, space)
     if axis_size(TENSOR) == 1:
         return array
     return lax.with_sharding_constraint(array, P(*(None,) * len(leading), None, TENSOR, None))
 
 
 def get(buffer: jax.Array, *index: Any) -> jax.Array:
-    """`buffer[index]` for traced integers."""
+    """`buffer[index]` for traced integers, in the device's memory."""
     rest = buffer.shape[len(index) :]
-    return lax.dynamic_slice(buffer, _start(buffer, index), (1,) * len(index) + rest).reshape(rest)
+    value = lax.dynamic_slice(buffer, _start(buffer, index), (1,) * len(index) + rest)
+    return _moved(value, memory.Space.Device).reshape(rest)
 
 
 def put(buffer: jax.Array, value: jax.Array, *index: Any) -> jax.Array:
     """`buffer` with `value` at `index`, in place."""
     value = value.astype(buffer.dtype).reshape((1,) * len(index) + value.shape)
-    return lax.dynamic_update_slice(buffer, value, _start(buffer, index))
+    return lax.dynamic_update_slice(buffer, _moved(value, _space(buffer)), _start(buffer, index))
 
 
 def put_if(valid: Any, buffer: jax.Array, value: jax.Array, slot: jax.Array) -> jax.Array:
@@ -70,6 +72,14 @@ def gate(scope: str, occurs: str, index: jax.Array, action: Callable[[C], C], ca
 
     with jax.named_scope(scope):
         return lax.fori_loop(0, (index != IDLE).astype(jnp.int32), trip, carry)
+
+
+def _space(array: jax.Array) -> memory.Space:
+    return jax.typeof(array).memory_space
+
+
+def _moved(array: jax.Array, space: memory.Space) -> jax.Array:
+    return array if _space(array) == space else jax.device_put(array, space)
 
 
 def _start(buffer: jax.Array, index: tuple[Any, ...]) -> list[jax.Array]:

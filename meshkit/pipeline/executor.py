@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import lax, memory
 
 from meshkit.mesh import PIPE
 from meshkit.pipeline import recompute as rc
@@ -36,12 +36,13 @@ class LayerMoves(Protocol):
 
 
 class Batch(NamedTuple):
-    """A replica's batch. `weights` are already divided by the global number of target tokens."""
+    """A replica's batch. `scale` is 1 / the number of target tokens (the sum of weights) of the global batch."""
 
     tokens_MBS: jax.Array
     targets_MBS: jax.Array
     weights_MBS: jax.Array
     samples_MB: jax.Array
+    scale: jax.Array
 
 
 class Carry(NamedTuple):
@@ -62,6 +63,7 @@ class Pipeline:
     """A model, a schedule and a memory policy: all that the executor needs besides arrays.
 
     recompute: a key of `recompute.POLICIES`. unroll: layers unrolled in a trip of the layer loop.
+    kept_in: the memory, device or host, for what forwards keep for their backwards.
     zero: how a layer's weights are fetched for use and its gradient deposited.
     """
 
@@ -71,6 +73,7 @@ class Pipeline:
     unroll: int
     loss: vocab.TokenLoss | None
     zero: LayerMoves
+    kept_in: memory.Space
 
     def run(
         self, params: Params, accumulators: Params, batch: Batch, key: jax.Array | None
@@ -195,7 +198,7 @@ class _Run:
         h_BSH, pullback = jax.vjp(lambda own, y: stages.leave(own, params, y), outer(params), y_BSH)
         name = "embed" if stages.tied else "head"
         table = params[name]["table"]
-        labels = self.batch.targets_MBS[i], self.batch.weights_MBS[i]
+        labels = self.batch.targets_MBS[i], self.batch.weights_MBS[i] * self.batch.scale
         if not self.pipeline.schedule.trains:
             loss = vocab.head_loss(table, h_BSH, *labels, stages.vocab, self.pipeline.loss)
             return carry._replace(loss=carry.loss + loss)
@@ -224,9 +227,9 @@ class _Run:
         _, B, S = self.batch.tokens_MBS.shape
         table_vH = self.params["embed"]["table"]
         x_BSH = empty_activations((), jax.ShapeDtypeStruct((B, S, table_vH.shape[1]), table_vH.dtype))
-        kept: Any = empty_activations((slots.kept,), x_BSH)
+        kept: Any = empty_activations((slots.kept,), x_BSH, self.pipeline.kept_in)
         if self._saves_layers:
-            kept = rc.empty(*self._how, self._chunk(0, 0), self._blocks, x_BSH, slots.kept)
+            kept = rc.empty(*self._how, self._chunk(0, 0), self._blocks, x_BSH, slots.kept, self.pipeline.kept_in)
         held = []
         if self.pipeline.schedule.splits:
             held = rc.empty_held(*self._how, self._chunk(0, 0), self._blocks, x_BSH, slots.held)
