@@ -1,4 +1,4 @@
-"""The command line: `meshkit train | verify | demo | data`.
+"""The command line: `meshkit train | verify | schedule | demo | data`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
@@ -11,21 +11,15 @@ import contextlib
 import dataclasses
 import json
 import sys
-import textwrap
-import tomllib
-import types
-import typing
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from meshkit import __version__
-from meshkit.config import RunConfig, keys, load
-from meshkit.errors import MeshkitError, nearest
-
-# Options of `train` and `verify` that are not config keys.
-OWN_OPTIONS = {"-h", "--help", "--json", "--full"}
+from meshkit.config import load
+from meshkit.errors import MeshkitError
+from meshkit.overrides import key_help, split_overrides
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,6 +76,24 @@ def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return _show(report, options.json)
 
 
+def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from meshkit import show_schedule as show
+
+    schedule = show.choose(options.schedule, options.stages, options.microbatches, options.virtual, options.overlap)
+    costs = None if options.costs is None else show.given_costs(schedule, options.costs)
+    model = None
+    if options.model is not None:
+        model = show.Model(options.model, options.sequence, options.microbatch_size, options.precision)
+    report = show.examine(schedule, options.recompute, costs, model)
+    if options.trace is not None:
+        show.write_trace(report.lock_step, options.trace)
+    if options.json:
+        print(report.to_json())
+    else:
+        report.print()
+    return 0
+
+
 def _demo(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from meshkit.demo import run_demo
 
@@ -128,99 +140,6 @@ def _stdout_kept_for_json(as_json: bool) -> contextlib.AbstractContextManager[An
     return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
 
 
-# --- overrides: --dotted.key VALUE --------------------------------------------------------------
-
-
-def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """What argparse shall read, and the config's overrides, from `train` and `verify` arguments.
-
-    Every `--name VALUE` or `--name=VALUE` that is not the command's own option is an override;
-    `config.load` judges it, so that a wrong name gets the same answer here as in a file.
-    Raises MeshkitError when a value is missing or a key is given twice.
-    """
-    rest: list[str] = []
-    overrides: dict[str, Any] = {}
-    words = iter(argv)
-    for word in words:
-        if not word.startswith("--") or word in OWN_OPTIONS:
-            rest.append(word)
-            continue
-        key, equals, text = word.removeprefix("--").partition("=")
-        if not equals:
-            following = next(words, None)
-            if following is None or following.startswith("--"):
-                hint = "" if key in keys() else f"; {nearest(key, [*keys(), *OWN_OPTIONS])}"
-                raise MeshkitError(f"--{key} needs a value: --{key} VALUE{hint}")
-            text = following
-        if key in overrides:
-            raise MeshkitError(f"--{key} is given twice: give it once")
-        overrides[key] = parse_value(key, text)
-    return rest, overrides
-
-
-def parse_value(key: str, text: str) -> Any:
-    """`text` as the TOML value it spells, else as a string; a lone string for a list key is its one element."""
-    try:
-        table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        table = {"value": text}
-    value = table["value"] if len(table) == 1 else text
-    field = keys().get(key)
-    if field is None:
-        return value
-    kinds = _kinds(field.annotation)
-    if str in kinds and not isinstance(value, str):
-        return text  # a folder may be called 2026
-    return [text] if list in kinds and not isinstance(value, list) else value
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    """The plain types that a value of `annotation` may have."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated:
-        return _kinds(typing.get_args(annotation)[0])
-    if origin is typing.Literal:
-        return {type(choice) for choice in typing.get_args(annotation)}
-    if origin in (typing.Union, types.UnionType):
-        return set().union(*map(_kinds, typing.get_args(annotation)))
-    return {origin or annotation}
-
-
-# --- help ---------------------------------------------------------------------------------------
-
-
-def key_help() -> str:
-    """Every config key with its type, default and meaning, table by table."""
-    tables: dict[str, list[str]] = {}
-    for key, field in keys().items():
-        table, _, _ = key.rpartition(".")
-        default = "" if field.default is None else f" (default: {_spell(field.default)})"
-        meaning = textwrap.fill(f"{field.description}{default}", 96, initial_indent=" " * 6, subsequent_indent=" " * 6)
-        tables.setdefault(table, []).append(f"  --{key} {_spell_type(field.annotation)}\n{meaning}")
-    parts = ["config keys, the same in the TOML file and here; values are written as in TOML:"]
-    for table, lines in tables.items():
-        title = f"{table}: {RunConfig.model_fields[table].description}" if table else "the run:"
-        parts += ["", title, *lines]
-    return "\n".join(parts)
-
-
-def _spell_type(annotation: Any) -> str:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return _spell_type(arguments[0])
-    if origin is typing.Literal:
-        return "|".join(map(str, arguments))
-    if origin in (typing.Union, types.UnionType):
-        return "|".join(_spell_type(kind) for kind in arguments if kind is not type(None))
-    if origin is list:
-        return f"[{_spell_type(arguments[0])}, …]"
-    return {int: "INT", float: "FLOAT", str: "TEXT", bool: "true|false"}.get(annotation, "{…}")
-
-
-def _spell(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 # --- the parser ---------------------------------------------------------------------------------
 
 
@@ -245,6 +164,30 @@ def _parser() -> argparse.ArgumentParser:
     verify.epilog = "KEY: any config key; meshkit train --help lists them."
     verify.add_argument("config", metavar="CONFIG", help="a TOML file")
     verify.add_argument("--full", action="store_true", help="keep the model's sizes instead of shrinking its widths")
+
+    schedule = _command(commands, "schedule", _schedule, "draw a pipeline schedule; its time and memory")
+    schedule.add_argument(
+        "schedule", metavar="NAME_OR_FILE", help="gpipe, 1f1b, interleaved, zero-bubble, or a grid's file (.txt)"
+    )
+    schedule.add_argument("--stages", type=int, metavar="P", help="pipeline stages (a file says it itself)")
+    schedule.add_argument("--microbatches", type=int, metavar="M", help="microbatches (a file says it itself)")
+    schedule.add_argument("--virtual", type=int, metavar="V", help="chunks a stage, for interleaved (default: 1)")
+    schedule.add_argument("--overlap", action="store_true", help="give a hop a whole tick")
+    schedule.add_argument("--costs", metavar="F=1,B=2", help="time of each kind of action (default: by --recompute)")
+    schedule.add_argument(
+        "--recompute", choices=["full", "selective", "none"], default="full", help="memory policy (default: full)"
+    )
+    schedule.add_argument("--model", metavar="PRESET", help="a preset, to see the memory of its activations")
+    schedule.add_argument("--sequence", type=int, default=4096, metavar="N", help="tokens a sample (default: 4096)")
+    schedule.add_argument(
+        "--microbatch-size", type=int, default=1, metavar="N", help="samples a microbatch (default: 1)"
+    )
+    schedule.add_argument(
+        "--precision", choices=["bfloat16", "float32", "float64"], default="bfloat16", help="(default: bfloat16)"
+    )
+    schedule.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write the lock-step timeline for Perfetto or chrome://tracing"
+    )
 
     _command(commands, "demo", _demo, "a perceptron cut in every way, against NumPy")
 

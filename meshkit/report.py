@@ -14,7 +14,7 @@ from meshkit.data.sources import Sources
 from meshkit.data.text import tokenizer_of
 from meshkit.errors import MeshkitError
 from meshkit.generate import generate
-from meshkit.pipeline.recompute import COSTS
+from meshkit.pipeline.costs import action_costs
 from meshkit.pipeline.stage import canonical
 from meshkit.train_step import State, TrainStep
 
@@ -55,7 +55,7 @@ def summary(
         "mesh": config.mesh.sizes,
         "schedule": f"{config.pipeline.schedule}, {config.pipeline.microbatches} microbatches",
         "ideal_bubble": schedule.ideal_bubble,
-        "simulated_bubble": schedule.bubble(COSTS[config.recompute]),
+        "simulated_bubble": schedule.bubble(action_costs(schedule, config.recompute)),
         "memory_bytes_a_device": peak_bytes(compiled),
         "tokens_per_second": float(np.median(steady)),
         "skipped_steps": int(history[-1]["skipped_total"]),

@@ -1,8 +1,10 @@
 """The command line: what it parses, what it prints, and its exit codes."""
 
 import dataclasses
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -10,11 +12,18 @@ import warnings
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
 
 from meshkit import __version__, cli
-from meshkit.cli import main, parse_value, split_overrides
+from meshkit.cli import main
 from meshkit.config import RunConfig, keys, load
+from meshkit.draw_schedule import STYLES, draw
 from meshkit.errors import MeshkitError
+from meshkit.overrides import parse_value, split_overrides
+from meshkit.pipeline.builders import build
+from meshkit.pipeline.grid import parse
 
 
 @pytest.fixture
@@ -147,12 +156,14 @@ def test_help_of_train_lists_every_key_with_its_default_and_meaning(capsys: pyte
         assert f" --{key} " in text
         assert field.description
         assert field.description in text
-    assert "--zero 0|1 " in text
+    assert "--zero 0|1|2|3 " in text
     assert "--mesh.data INT Replicas" in text
     assert "(default: 0.0003)" in text
 
 
-@pytest.mark.parametrize("words", [[], ["verify"], ["demo"], ["data"], ["data", "prepare"], ["data", "show"]])
+@pytest.mark.parametrize(
+    "words", [[], ["verify"], ["schedule"], ["demo"], ["data"], ["data", "prepare"], ["data", "show"]]
+)
 def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*words, "--help"])
@@ -211,6 +222,110 @@ def test_a_warning_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert capsys.readouterr().err == "warning: a tensor group leaves its node\n"
 
 
+SIZE = ["--stages", "4", "--microbatches", "8"]
+
+
+@pytest.mark.parametrize(
+    ("words", "time", "slots"),
+    [
+        (["gpipe", *SIZE, "--costs", "F=1,B=2"], 33, {"inputs": 1, "kept": 8, "gradients": 8, "held": 0}),
+        (["1f1b", *SIZE, "--costs", "F=2,B=4"], 33, {"inputs": 1, "kept": 7, "gradients": 1, "held": 0}),
+        (["1f1b", *SIZE, "--overlap", "--recompute", "none"], 42, {"inputs": 1, "kept": 8, "gradients": 1, "held": 0}),
+        (["interleaved", *SIZE, "--virtual", "2", "--recompute", "none"], 28.5, None),
+        (["zero-bubble", *SIZE, "--costs", "F=1,I=1,W=1"], 30, {"inputs": 1, "kept": 7, "gradients": 1, "held": 4}),
+        (["tests/grids/zigzag.txt", "--recompute", "none"], 22, {"inputs": 1, "kept": 2, "gradients": 2, "held": 0}),
+    ],
+)
+def test_schedule_says_time_and_slots(
+    words: list[str], time: float, slots: dict[str, int] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedule", *words, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["lock_step"]["time"] == time
+    assert shown["asynchronous"]["time"] <= time
+    assert slots in (None, shown["slots"])
+    assert len(shown["grid"]) == shown["stages"]
+    assert main(["schedule", *words]) == 0
+    printed = capsys.readouterr().out
+    table = parse("\n".join(line for line in printed.splitlines() if re.match(r"[.F]\d* ", line)), "printed")
+    assert [row.split() for row in str(table).splitlines()] == shown["grid"]
+    assert f" {time:g} " in printed
+
+
+def test_schedule_counts_the_memory_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["--model", "llama3-8b", "--sequence", "2048", "--microbatch-size", "2", "--precision", "float32"]
+    trace = tmp_path / "trace.json"
+    assert main(["schedule", "1f1b", *SIZE, *model, "--trace", str(trace), "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    one = 2 * 2048 * 4096 * 4
+    assert memory["layers"] == [8] * 4
+    assert memory["slot_bytes"]["kept"] == one
+    assert memory["bytes"] == {"inputs": one, "kept": 7 * one, "gradients": one, "held": 0}
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == 4 * 8 * 2
+
+
+def test_uneven_layers_make_a_stage_slower(capsys: pytest.CaptureFixture[str]) -> None:
+    size = ["--stages", "3", "--microbatches", "16"]
+    assert main(["schedule", "1f1b", *size, "--model", "tiny", "--sequence", "64", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["memory"]["layers"] == [1, 1, 2]
+    busy = shown["lock_step"]["busy"]
+    assert busy[2] == pytest.approx(2 * busy[0])
+    assert shown["lock_step"]["imbalance"][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["1f1c", *SIZE], "did you mean '1f1b'?"),
+        (["1f1b"], "meshkit schedule 1f1b --stages 4 --microbatches 8"),
+        (["1f1b", "--stages", "0", "--microbatches", "8"], "--stages 0: it is at least 1"),
+        (["interleaved", "--stages", "4", "--microbatches", "6"], "set pipeline.microbatches to 4 or 8"),
+        (["tests/grids/zigzag.txt", "--stages", "2", "--overlap"], "leave out --stages, --overlap"),
+        (["tests/grids/zigzg.txt"], "did you mean 'zigzag.txt'?"),
+        (["1f1b", *SIZE, "--costs", "F=1"], "has the kinds F, B: write, for example, F=1,B=1"),
+        (["zero-bubble", *SIZE, "--costs", "F=1,B=2"], "has the kinds F, I, W"),
+        (["1f1b", *SIZE, "--costs", "F=1,B=x"], "'B=x' is no cost"),
+        (["1f1b", *SIZE, "--costs", "F=1,B=-1"], "'B=-1': a cost is a number above 0"),
+        (["1f1b", *SIZE, "--costs", "F=1,B=nan"], "'B=nan': a cost is a number above 0"),
+        (["1f1b", *SIZE, "--model", "lama3-8b"], "did you mean 'llama3-8b'"),
+        (["1f1b", *SIZE, "--model", "gpt2", "--sequence", "2048"], "exceeds the context of gpt2: 1024"),
+        (["1f1b", *SIZE, "--model", "gpt2", "--microbatch-size", "0"], "--microbatch-size 0: it is at least 1"),
+        (["1f1b", "--stages", "8", "--microbatches", "8", "--model", "tiny", "--sequence", "64"], "are too few for"),
+        (["1f1b", *SIZE, "--trace", "no/such/folder.json"], "--trace no/such/folder.json: cannot be written"),
+    ],
+)
+def test_mistakes_in_a_schedule_say_what_to_mend(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedule", *words]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert said in err
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero-bubble"])
+def test_a_schedule_in_colour_fits_the_terminal_and_shows_every_action(name: str, width: int) -> None:
+    table = build(name, 4, 12, 2 if name == "interleaved" else 1)
+    out = io.StringIO()
+    draw(table, Console(file=out, force_terminal=True, color_system="truecolor", width=width))
+    lines = [Text.from_ansi(line) for line in out.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    styles = {Style.parse(style) for kind in table.kinds for style in STYLES[kind]}
+    for stage in range(4):
+        blocks = [
+            line.plain[span.start : span.end].strip()
+            for line in lines
+            if line.plain.startswith(f"stage {stage} ")
+            for span in line.spans
+            if span.style in styles
+        ]
+        assert blocks == [str(action.microbatch) for _, s, action in table if s == stage]
+
+
 def test_data_is_prepared_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text(f"some text of {name}\n" * 20)
@@ -253,6 +368,13 @@ def test_program_says_its_version_without_jax() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"meshkit {__version__}\n")
+
+
+def test_program_draws_a_schedule_without_jax() -> None:
+    words = ["schedule", "1f1b", *SIZE, "--model", "llama3-70b"]
+    program = f"import sys; from meshkit.cli import main; main({words}); assert 'jax' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_program_has_no_traceback_for_a_mistake() -> None:

@@ -6,16 +6,21 @@ forward and a backward: a stage that did only one of them would wait for neighbo
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from meshkit.config import PipelineConfig
 from meshkit.errors import MeshkitError, nearest
+from meshkit.pipeline import grid
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, from_ticks
 
 
 def gpipe(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
-    """All forwards, then all backwards: stored activations grow with the microbatches (arXiv 1811.06965)."""
+    """All forwards, then all backwards: stored activations grow with the microbatches (arXiv 1811.06965).
+
+    2(m + hop·(P−1)) ticks; in lock-step (m + hop·(P−1))(F+B).
+    """
     i, s, last = *_grid(stages, microbatches, chunks, "gpipe"), stages - 1
     forward = i + hop * s
     return from_ticks("gpipe", stages, {FORWARD: forward, BACKWARD: forward.max() + 1 + i + hop * (last - s)}, hop)
@@ -24,9 +29,9 @@ def gpipe(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Sche
 def one_f_one_b(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
     """A backward as soon as its microbatch has left the last stage (PipeDream-flush, arXiv 2006.09503).
 
-    In flight at stage s: at most 2·hop·(P−1−s) + 1 microbatches, whatever their number. In lock-step a
-    tick of the steady state is F+B, so the whole lasts hop·(P−1)·F + m(F+B) + hop·(P−1)·B: with
-    hop = 1 the ideal bubble.
+    In flight at stage s: at most 2·hop·(P−1−s) + 1 microbatches, whatever their number.
+    m + 2·hop·(P−1) ticks; in lock-step a tick of the steady state is F+B, so the whole lasts
+    hop·(P−1)·F + m(F+B) + hop·(P−1)·B: with hop = 1 the ideal bubble.
     """
     i, s, last = *_grid(stages, microbatches, chunks, "1f1b"), stages - 1
     return from_ticks("1f1b", stages, {FORWARD: i + hop * s, BACKWARD: i + hop * (2 * last - s)}, hop)
@@ -37,6 +42,7 @@ def interleaved(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -
 
     Microbatches go through a chunk in groups of P, so m must be a multiple of P; with g, j = divmod(i, P)
     the forward of chunk c is at gPv + cP + j + s, its backward mirrors it from tick vP − 1 on.
+    mv + P(v+1) − 2 ticks, each of a v-th part; in lock-step (m + (P−1)/v)(F+B).
     Raises MeshkitError when m is no multiple, or for a hop of 2 (the next chunk's forward would wait).
     """
     if microbatches % stages:
@@ -60,8 +66,9 @@ def zero_bubble(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -
     """1F1B with the backward split: the weight gradients wait for stage 0's tick (after ZB-H1, arXiv 2401.10241).
 
     While the pipeline fills, ticks hold F or F+I; the W that 1F1B would do there move into the drain,
-    where stages are idle anyway. In lock-step (P−1)·hop·W shorter than 1F1B; it holds up to
-    hop·(P−1) + 1 microbatches' inputs and output gradients of linears between I and W.
+    where stages are idle anyway. As many ticks as 1F1B; in lock-step hop·(P−1)·W shorter:
+    hop·(P−1)·F + m(F+I+W) + hop·(P−1)·I. It holds up to hop·(P−1) + 1 microbatches' inputs and output
+    gradients of linears between I and W.
     """
     i, s, last = *_grid(stages, microbatches, chunks, "zero-bubble"), stages - 1
     ticks = {FORWARD: i + hop * s, INPUT: i + hop * (2 * last - s), WEIGHT: i + hop * (2 * last + 0 * s)}
@@ -91,9 +98,27 @@ BUILDERS: dict[str, Builder] = {
 
 
 def from_config(config: PipelineConfig, stages: int) -> Schedule:
-    """The schedule that the config's pipeline table asks for. Raises MeshkitError when there is none."""
+    """The schedule that the config's pipeline table asks for, built or read from a file.
+
+    Raises MeshkitError when there is none, or the file's is for another mesh or number of microbatches.
+    """
     hop = 2 if config.overlap else 1
-    return build(config.schedule, stages, config.microbatches, config.virtual, hop)
+    if not grid.is_path(config.schedule):
+        return build(config.schedule, stages, config.microbatches, config.virtual, hop)
+    table = grid.read(Path(config.schedule))
+    for what, found, key, asked in (
+        ("stages", table.stages, "mesh.pipe", stages),
+        ("microbatches", table.microbatches, "pipeline.microbatches", config.microbatches),
+        ("chunks a stage", table.chunks, "pipeline.virtual", config.virtual),
+        ("ticks a hop ('# hop')", table.hop, "pipeline.overlap", hop),
+    ):
+        if found != asked:
+            spell = {"pipeline.overlap": str(asked > 1).lower()}.get(key, asked)
+            mend = {"pipeline.overlap": str(found > 1).lower()}.get(key, found)
+            raise MeshkitError(f"{table.name} has {found} {what} and {key} = {spell}: set {key} to {mend}")
+    if not table.trains:
+        raise MeshkitError(f"{table.name} has no backwards: a schedule of training has B, or I and W")
+    return table
 
 
 def build(name: str, stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:

@@ -145,14 +145,6 @@ POLICIES: dict[str, LayerPolicy] = {
 selective: outputs of linears (values named PRODUCT) are kept; norms, activations and attention are made
 again. none: all that the backward needs is kept."""
 
-COSTS = {
-    "full": {"F": 1.0, "B": 4.0, "I": 3.0, "W": 1.0},
-    "selective": {"F": 1.0, "B": 2.2, "I": 1.2, "W": 1.0},
-    "none": {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0},
-}
-"""Time of each kind of action in forwards: a backward costs two, one for the input's gradient and one for
-the weights'; full goes forward again twice, once through the stage and once through each layer."""
-
 
 def empty(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array, slots: int) -> Saved:
     """Buffers for what `slots` microbatches save in a chunk: leaves [slot, layer, …]."""

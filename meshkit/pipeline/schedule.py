@@ -11,7 +11,6 @@ The table is what the executor runs, the planner times, the viewer draws and the
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -34,11 +33,25 @@ class Action(NamedTuple):
         return f"{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
 
 
+class LawError(ValueError):
+    """Why a table is no schedule: the law, and where it is broken as far as that has a place.
+
+    An action that is done nowhere has a stage but no tick; an unlawful set of kinds has neither.
+    """
+
+    def __init__(
+        self, name: str, law: str, action: Action | None = None, stage: int | None = None, tick: int | None = None
+    ) -> None:
+        at = f" at tick {tick}, stage {stage}:" if tick is not None else f" of stage {stage}"
+        super().__init__(f"schedule {name!r}: " + (f"{action}{at} {law}" if action else law))
+        self.law, self.action, self.stage, self.tick = law, action, stage, tick
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """A checked table of actions. `cells[tick][stage]` is the tuple of actions done there.
 
-    Raises ValueError on construction when a law is broken, naming tick, stage and action:
+    Raises LawError, a ValueError, on construction, naming tick, stage and action:
     every action once; a forward after the previous group's; a backward after its own forward and
     after the next group's backward; at most one action of a kind in a cell; a cell for every stage.
     A table without any backward is an evaluation schedule.
@@ -151,18 +164,27 @@ def from_ticks(name: str, stages: int, ticks: Mapping[str, np.ndarray], hop: int
     return Schedule(name, stages, microbatches, frozen, groups // stages, hop)
 
 
+def needs(table: Schedule, kind: str, group: int) -> dict[tuple[str, int], int]:
+    """(kind, group) whose action on the same microbatch must be done before -> by how many ticks at least."""
+    if kind == FORWARD:
+        return {(FORWARD, group - 1): table.hop} if group > 0 else {}
+    if kind == WEIGHT:
+        return {(INPUT, group): 0}
+    is_last = group == table.chunks * table.stages - 1
+    return {(FORWARD, group): 0} | ({} if is_last else {(kind, group + 1): table.hop})
+
+
 def _check(table: Schedule) -> None:
     def refuse(tick: int, stage: int, action: Action, law: str) -> None:
-        raise ValueError(f"schedule {table.name!r}: {action} at tick {tick}, stage {stage}: {law}")
+        raise LawError(table.name, law, action, stage, tick)
 
     for tick, column in enumerate(table.cells):
         if len(column) != table.stages:
             cells = f"{len(column)} cells, not one for each of {table.stages} stages"
-            raise ValueError(f"schedule {table.name!r}: tick {tick} has {cells}")
+            raise LawError(table.name, f"tick {tick} has {cells}")
     if table.kinds not in KINDS:
-        raise ValueError(
-            f"schedule {table.name!r} has the kinds {table.kinds}: a table has F, or F and B, or F, I and W"
-        )
+        found = f"the kinds {', '.join(table.kinds)}" if table.kinds else "no action"
+        raise LawError(table.name, f"it has {found}: a table has F, or F and B, or F, I and W")
     done: dict[tuple[str, int, int], int] = {}
     for tick, stage, action in table:
         group = action.chunk * table.stages + stage
@@ -174,26 +196,16 @@ def _check(table: Schedule) -> None:
             refuse(tick, stage, action, "this action was done before")
         if sum(other.kind == action.kind for other in table.cells[tick][stage]) > 1:
             refuse(tick, stage, action, "a cell has at most one action of a kind")
-        for (kind, neighbour), ticks in _needs(table, action.kind, group).items():
+        for (kind, neighbour), ticks in needs(table, action.kind, group).items():
             at = done.get((kind, action.microbatch, neighbour))
             if at is None or at + ticks > tick:
                 where = f"stage {neighbour % table.stages}, chunk {neighbour // table.stages}"
-                when = f"{ticks} tick{'s' * (ticks > 1)} earlier" if ticks else "first"
-                refuse(tick, stage, action, f"needs {kind}{action.microbatch} of {where} {when}")
+                when = f", at least {ticks} tick{'s' * (ticks > 1)} before" if ticks else " first"
+                refuse(tick, stage, action, f"needs {kind}{action.microbatch} of {where}{when}")
         done[action.kind, action.microbatch, group] = tick
-    for kind, microbatch, group in itertools.product(
-        table.kinds, range(table.microbatches), range(table.chunks * table.stages)
-    ):
+    groups = range(table.chunks * table.stages)
+    every = ((kind, i, group) for kind in table.kinds for i in range(table.microbatches) for group in groups)
+    for kind, microbatch, group in every:
         if (kind, microbatch, group) not in done:
             missing = Action(kind, microbatch, group // table.stages)
-            raise ValueError(f"schedule {table.name!r}: {missing} of stage {group % table.stages} is missing")
-
-
-def _needs(table: Schedule, kind: str, group: int) -> dict[tuple[str, int], int]:
-    """(kind, group) that must be done before -> by how many ticks at least."""
-    if kind == FORWARD:
-        return {(FORWARD, group - 1): table.hop} if group > 0 else {}
-    if kind == WEIGHT:
-        return {(INPUT, group): 0}
-    is_last = group == table.chunks * table.stages - 1
-    return {(FORWARD, group): 0} | ({} if is_last else {(kind, group + 1): table.hop})
+            raise LawError(table.name, "is missing", missing, group % table.stages)

@@ -11,6 +11,7 @@ A value that a hop brings is written when a tick ends, so its slot may be one th
 
 import dataclasses
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,34 +66,51 @@ class SlotTable:
     held: int
 
 
+class Lifetimes(NamedTuple):
+    """When the values of each file of slots live: pairs of int arrays [microbatch, group].
+
+    A value is born at the end of tick `birth` and read last at tick `death`; None: no such values.
+    """
+
+    inputs: tuple[np.ndarray, np.ndarray]
+    kept: tuple[np.ndarray, np.ndarray] | None
+    gradients: tuple[np.ndarray, np.ndarray] | None
+    held: tuple[np.ndarray, np.ndarray] | None
+
+
+def lifetimes(schedule: Schedule) -> Lifetimes:
+    """When what is stored in slots lives."""
+    hop, start = schedule.hop, schedule.ticks_of(FORWARD)
+    # The embedding is written before its forward in the same tick, as if the tick before had ended with
+    # it; so is the head's gradient.
+    inputs = np.concatenate([start[:, :1] - 1, start[:, :-1] + hop - 1], axis=1), start
+    if not schedule.trains:
+        return Lifetimes(inputs, None, None, None)
+    end = schedule.ticks_of(schedule.backward)
+    gradients = np.concatenate([end[:, 1:] + hop - 1, start[:, -1:] - 1], axis=1), end
+    held = (end - 1, schedule.ticks_of(WEIGHT)) if schedule.splits else None
+    return Lifetimes(inputs, (start - 1, end), gradients, held)
+
+
 def allocate(schedule: Schedule) -> SlotTable:
     """The slot table of a schedule."""
-    P, groups, hop = schedule.stages, schedule.stages * schedule.chunks, schedule.hop
-    none = np.zeros((schedule.microbatches, groups), int), 0
-    table = _Table(schedule.ticks, P)
-
-    # A value is born at the end of tick `birth` and read last at tick `death`. The embedding is written
-    # before its forward in the same tick, as if the tick before had ended with it; so is the head's gradient.
-    start = schedule.ticks_of(FORWARD)
-    end = schedule.ticks_of(schedule.backward) if schedule.trains else start
-    weight = schedule.ticks_of(WEIGHT) if schedule.splits else end
-    arrives = np.concatenate([start[:, :1] - 1, start[:, :-1] + hop - 1], axis=1)
-    gradient_arrives = np.concatenate([end[:, 1:] + hop - 1, start[:, -1:] - 1], axis=1)
-    input_slots, inputs = _color(P, arrives, start)
-    kept_slots, kept = _color(P, start - 1, end) if schedule.trains else none
-    gradient_slots, gradients = _color(P, gradient_arrives, end) if schedule.trains else none
-    held_slots, held = _color(P, end - 1, weight) if schedule.splits else none
-
+    P, nothing = schedule.stages, np.zeros((schedule.microbatches, schedule.stages * schedule.chunks), int)
+    table, lives = _Table(schedule.ticks, P), lifetimes(schedule)
+    (input_slots, inputs), (kept_slots, kept), (gradient_slots, gradients), (held_slots, held) = (
+        (nothing, 0) if life is None else _color(P, *life) for life in lives
+    )
+    arrives, start = lives.inputs
     table.write(start, forward=None, input_slot=input_slots, keep_slot=kept_slots)
     table.write(arrives[:, 1:], first_group=1, arrival=input_slots[:, 1:])
     table.write_mesh(start[:, 0], embed=None, embed_slot=input_slots[:, 0])
     table.write_mesh(start[:, -1], head=None, head_slot=gradient_slots[:, -1])
-    if schedule.trains:
+    if lives.gradients is not None:
+        gradient_arrives, end = lives.gradients
         table.write(end, backward=None, kept_slot=kept_slots, gradient_slot=gradient_slots, hold_slot=held_slots)
         table.write(gradient_arrives[:, :-1], gradient_arrival=gradient_slots[:, :-1])
         table.write_mesh(end[:, 0], embed_gradient=None)
-    if schedule.splits:
-        table.write(weight, weight=None, held_slot=held_slots)
+    if lives.held is not None:
+        table.write(lives.held[1], weight=None, held_slot=held_slots)
     return SlotTable(Columns(**table.arrays), inputs, kept, gradients, held)
 
 

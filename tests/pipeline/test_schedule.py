@@ -19,7 +19,8 @@ schedules = st.from_type(Schedule)
 costs = st.fixed_dictionaries(dict.fromkeys((FORWARD, BACKWARD, INPUT, WEIGHT), times))
 
 REFUSED = re.compile(
-    r"schedule '.+'(: \w-?\d+(\.-?\d+)? (at tick \d+, stage \d+: .+|of stage \d+ is missing)| has the kinds .+)"
+    r"schedule '.+': "
+    r"(\w-?\d+(\.-?\d+)? (at tick \d+, stage \d+: .+|of stage \d+ is missing)|it has (the kinds|no action).+)"
 )
 
 

@@ -1,0 +1,105 @@
+"""Config keys on the command line: `--dotted.key VALUE`, and the help that lists them."""
+
+import json
+import textwrap
+import tomllib
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from meshkit.config import RunConfig, keys
+from meshkit.errors import MeshkitError, nearest
+
+OWN_OPTIONS = {"-h", "--help", "--json", "--full"}
+"""Options of `train` and `verify` that are not config keys."""
+
+
+def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """What argparse shall read, and the config's overrides, from `train` and `verify` arguments.
+
+    Every `--name VALUE` or `--name=VALUE` that is not the command's own option is an override;
+    `config.load` judges it, so that a wrong name gets the same answer here as in a file.
+    Raises MeshkitError when a value is missing or a key is given twice.
+    """
+    rest: list[str] = []
+    overrides: dict[str, Any] = {}
+    words = iter(argv)
+    for word in words:
+        if not word.startswith("--") or word in OWN_OPTIONS:
+            rest.append(word)
+            continue
+        key, equals, text = word.removeprefix("--").partition("=")
+        if not equals:
+            following = next(words, None)
+            if following is None or following.startswith("--"):
+                hint = "" if key in keys() else f"; {nearest(key, [*keys(), *OWN_OPTIONS])}"
+                raise MeshkitError(f"--{key} needs a value: --{key} VALUE{hint}")
+            text = following
+        if key in overrides:
+            raise MeshkitError(f"--{key} is given twice: give it once")
+        overrides[key] = parse_value(key, text)
+    return rest, overrides
+
+
+def parse_value(key: str, text: str) -> Any:
+    """`text` as the TOML value it spells, else as a string; a lone string for a list key is its one element."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        table = {"value": text}
+    value = table["value"] if len(table) == 1 else text
+    field = keys().get(key)
+    if field is None:
+        return value
+    kinds = _kinds(field.annotation)
+    if str in kinds and not isinstance(value, str):
+        return text  # a folder may be called 2026
+    return [text] if list in kinds and not isinstance(value, list) else value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The plain types that a value of `annotation` may have."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _kinds(typing.get_args(annotation)[0])
+    if origin is typing.Literal:
+        return {type(choice) for choice in typing.get_args(annotation)}
+    if origin in (typing.Union, types.UnionType):
+        return set().union(*map(_kinds, typing.get_args(annotation)))
+    return {origin or annotation}
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+
+def key_help() -> str:
+    """Every config key with its type, default and meaning, table by table."""
+    tables: dict[str, list[str]] = {}
+    for key, field in keys().items():
+        table, _, _ = key.rpartition(".")
+        default = "" if field.default is None else f" (default: {_spell(field.default)})"
+        meaning = textwrap.fill(f"{field.description}{default}", 96, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        tables.setdefault(table, []).append(f"  --{key} {_spell_type(field.annotation)}\n{meaning}")
+    parts = ["config keys, the same in the TOML file and here; values are written as in TOML:"]
+    for table, lines in tables.items():
+        title = f"{table}: {RunConfig.model_fields[table].description}" if table else "the run:"
+        parts += ["", title, *lines]
+    return "\n".join(parts)
+
+
+def _spell_type(annotation: Any) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _spell_type(arguments[0])
+    if origin is typing.Literal:
+        return "|".join(map(str, arguments))
+    if origin in (typing.Union, types.UnionType):
+        return "|".join(_spell_type(kind) for kind in arguments if kind is not type(None))
+    if origin is list:
+        return f"[{_spell_type(arguments[0])}, …]"
+    return {int: "INT", float: "FLOAT", str: "TEXT", bool: "true|false"}.get(annotation, "{…}")
+
+
+def _spell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
