@@ -10,9 +10,9 @@ import tomli_w
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshkit.cli import parse_value, split_overrides
 from meshkit.config import MeshShape, RopeScaling, RunConfig, keys, load
 from meshkit.errors import MeshkitError
+from meshkit.overrides import parse_value, split_overrides
 
 
 def written(folder: Path, text: str) -> Path:
