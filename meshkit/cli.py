@@ -173,7 +173,9 @@ def _parser() -> argparse.ArgumentParser:
     schedule.add_argument("--microbatches", type=int, metavar="M", help="microbatches (a file says it itself)")
     schedule.add_argument("--virtual", type=int, metavar="V", help="chunks a stage, for interleaved (default: 1)")
     schedule.add_argument("--overlap", action="store_true", help="give a hop a whole tick")
-    schedule.add_argument("--costs", metavar="F=1,B=2", help="time of each kind of action (default: by --recompute)")
+    schedule.add_argument(
+        "--costs", metavar="F=1,B=2", help="time of each kind of action, and hop=0.1 (default: by --recompute)"
+    )
     schedule.add_argument(
         "--recompute", choices=["full", "selective", "none"], default="full", help="memory policy (default: full)"
     )

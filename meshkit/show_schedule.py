@@ -22,6 +22,9 @@ from meshkit.pipeline.schedule import FORWARD, Schedule
 from meshkit.pipeline.slots import allocate
 from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step, memory, trace
 
+HOP = "hop"
+"""The cost that is no kind's: of an exchange between neighbours; absent: none."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:
@@ -152,20 +155,20 @@ def examine(
 ) -> ScheduleReport:
     """What there is to know about a schedule before it runs.
 
-    costs: kind -> time; absent: those of the `recompute` policy. model: count its activations, and let
+    costs: kind or HOP -> time; absent: those of the `recompute` policy. model: count its activations, and let
     its layers, where they do not divide, make some stages slower.
     Raises MeshkitError for an unknown preset, or a model of fewer layers than there are chunks.
     """
     costs = dict(costs or action_costs(schedule, recompute))
-    costs = {kind: costs[kind] / costs[FORWARD] for kind in schedule.kinds}
+    costs = {kind: cost / costs[FORWARD] for kind, cost in costs.items() if kind in (*schedule.kinds, HOP)}
     table = allocate(schedule)
     slots = {file: getattr(table, file) for file in ("inputs", "kept", "gradients", "held")}
     shares = stored = None
     if model is not None:
         stored = _memory(schedule, recompute, model)
         shares = [count * schedule.stages / sum(stored.layers) for count in stored.layers]
-    lines = (lock_step(schedule, costs, shares=shares), asynchronous(schedule, costs, shares=shares))
-    return ScheduleReport(schedule, recompute, costs, *lines, slots, stored)
+    lock, free = (run(schedule, costs, costs.get(HOP, 0.0), shares) for run in (lock_step, asynchronous))
+    return ScheduleReport(schedule, recompute, costs, lock, free, slots, stored)
 
 
 def choose(name: str, stages: int | None, microbatches: int | None, virtual: int | None, overlap: bool) -> Schedule:
@@ -188,7 +191,10 @@ def choose(name: str, stages: int | None, microbatches: int | None, virtual: int
 
 
 def given_costs(schedule: Schedule, text: str) -> dict[str, float]:
-    """`F=1,B=2` as costs for each kind that the schedule has. Raises MeshkitError when it is anything else."""
+    """`F=1,B=2` as costs for each kind that the schedule has, and of a hop if `hop=0.1` is there.
+
+    Raises MeshkitError when it is anything else.
+    """
     costs: dict[str, float] = {}
     example = ",".join(f"{kind}=1" for kind in schedule.kinds)
     for part in text.split(","):
@@ -199,7 +205,7 @@ def given_costs(schedule: Schedule, text: str) -> dict[str, float]:
             raise MeshkitError(f"--costs {text}: {part!r} is no cost: write, for example, {example}") from None
         if not 0 < costs[kind] < math.inf:
             raise MeshkitError(f"--costs {text}: {part!r}: a cost is a number above 0")
-    if set(costs) != set(schedule.kinds):
+    if set(costs) - {HOP} != set(schedule.kinds):
         kinds = ", ".join(schedule.kinds)
         raise MeshkitError(f"--costs {text}: {schedule.name} has the kinds {kinds}: write, for example, {example}")
     return costs

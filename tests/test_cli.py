@@ -231,6 +231,8 @@ SIZE = ["--stages", "4", "--microbatches", "8"]
         (["gpipe", *SIZE, "--costs", "F=1,B=2"], 33, {"inputs": 1, "kept": 8, "gradients": 8, "held": 0}),
         (["1f1b", *SIZE, "--costs", "F=2,B=4"], 33, {"inputs": 1, "kept": 7, "gradients": 1, "held": 0}),
         (["1f1b", *SIZE, "--overlap", "--recompute", "none"], 42, {"inputs": 1, "kept": 8, "gradients": 1, "held": 0}),
+        (["1f1b", *SIZE, "--costs", "F=2,B=4,hop=1"], 40, None),
+        (["1f1b", *SIZE, "--costs", "F=1,B=2,hop=0.5", "--overlap"], 42, None),
         (["interleaved", *SIZE, "--virtual", "2", "--recompute", "none"], 28.5, None),
         (["zero-bubble", *SIZE, "--costs", "F=1,I=1,W=1"], 30, {"inputs": 1, "kept": 7, "gradients": 1, "held": 4}),
         (["tests/grids/zigzag.txt", "--recompute", "none"], 22, {"inputs": 1, "kept": 2, "gradients": 2, "held": 0}),
