@@ -100,8 +100,9 @@ def cpu_devices(count: int) -> list[Any]:
 
     Raises MeshkitError when JAX already runs with fewer.
     """
+    settings: Any = jax.config  # has no type for its flags
     try:
-        simulate_cpu_devices(max(count, jax.config.jax_num_cpu_devices))
+        simulate_cpu_devices(max(count, settings.jax_num_cpu_devices))
     except MeshkitError:
         if len(jax.devices("cpu")) < count:
             raise
