@@ -66,8 +66,8 @@ def kept_bytes(sizes: Sizes, recompute: str, precision: str = "bfloat16") -> int
     full: its input, H. selective: its input and the outputs of its linears, but the last, that nothing
     multiplies: 2H + A + 2K + G·F. none: all that its backward reads: of each norm the input and two
     statistics in float32, 2(H + 2), its output before and after the scale, 4H; query, key, value and
-    attention's output, 2A + 2K; six of the MLP's hidden size; with dropout its two outputs, 2H. Attention
-    is XLA's, whose inside is made again; cuDNN's keeps S·heads statistics more under none.
+    attention's output, 2A + 2K; six of the MLP's hidden size (some versions of JAX keep five of GELU's);
+    with dropout its two outputs, 2H. Attention is XLA's, whose inside is made again.
     """
     H, A, K, F = sizes.width, sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim, sizes.mlp_width
     element = BYTES[precision]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit.config import ModelConfig
+from meshkit.models import layers
 from meshkit.models.build import builder
 from meshkit.models.presets import sizes
 from meshkit.pipeline import recompute as rc
@@ -168,14 +169,19 @@ MODELS = [("tiny", SMALL), ("tiny", SMALL | {"dropout": 0.1}), ("tiny-gpt2", {})
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 @pytest.mark.parametrize(("preset", "more"), MODELS)
-def test_bytes_kept_and_held_are_the_executors_buffers(preset: str, more: dict, precision: str) -> None:
+def test_bytes_kept_and_held_are_the_executors_buffers(
+    preset: str, more: dict, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "CUDA", False)  # the formula is for XLA's attention
     chosen, (batch, sequence) = sizes(ModelConfig(preset=preset, **more)), (3, 32)
     chunk, blocks, block = a_chunk(preset, more, precision, batch)
     x_BSH = jax.ShapeDtypeStruct((batch, sequence, chosen.width), precision)
     for name, policy in rc.POLICIES.items():
         kept = jax.eval_shape(lambda b, p=policy: rc.empty(p, block, chunk, b, x_BSH, 2), blocks)
         expected = 2 * chunk.rows * batch * sequence * kept_bytes(chosen, name, precision)
-        assert size(kept) == expected, name
+        # What differentiation keeps of GELU differs between versions of JAX by one of the MLP's hidden size.
+        spared = 2 * chunk.rows * batch * sequence * chosen.mlp_width * jnp.dtype(precision).itemsize
+        assert expected - size(kept) in ((0, spared) if name == "none" else (0,)), name
         held = jax.eval_shape(lambda b, p=policy: rc.empty_held(p, block, chunk, b, x_BSH, 1), blocks)
         least = chunk.rows * batch * sequence * held_elements(chosen) * jnp.dtype(precision).itemsize
         # Vectors (scales, biases) come on top; where a product is parted, both its factors instead of it.
