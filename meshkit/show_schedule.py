@@ -38,7 +38,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes over all tensor peers, who share them equally: of one slot by file, and at each stage's peak in use."""
+    """Bytes before any cut over tensor: of one slot by file, and of what each stage has in use at its peak."""
 
     model: Model
     layers: tuple[int, ...]

@@ -4,8 +4,6 @@ Shapes: B microbatch size, S sequence, H width, A = heads × head_dim, K = kv_he
 F mlp_width, G matrices that widen the MLP: 2 in Llama (gate and up), 1 in GPT-2.
 """
 
-from collections.abc import Mapping
-
 from meshkit.models.presets import Sizes
 from meshkit.pipeline.schedule import FORWARD, Schedule
 
@@ -43,7 +41,7 @@ def slot_bytes(
     sequence: int,
     precision: str = "bfloat16",
 ) -> dict[str, float]:
-    """Bytes of one slot of each file of `slots.SlotTable`, over all tensor peers (they share it equally).
+    """Bytes of one slot of each file of `slots.SlotTable`, before any cut over tensor.
 
     layers: of the longest chunk, as a slot has a place for each; batch: samples of a microbatch.
     `held` is the least that a split backward can hold (see `held_elements`).
@@ -61,7 +59,7 @@ def slot_bytes(
 
 
 def kept_bytes(sizes: Sizes, recompute: str, precision: str = "bfloat16") -> int:
-    """Bytes that a layer keeps of a token from forward to backward, over all tensor peers.
+    """Bytes that a layer keeps of a token from forward to backward, before any cut over tensor.
 
     full: its input, H. selective: its input and the outputs of its linears, but the last, that nothing
     multiplies: 2H + A + 2K + G·F. none: all that its backward reads: of each norm the input and two
@@ -86,8 +84,3 @@ def held_elements(sizes: Sizes) -> int:
     """
     H, A, K, F = sizes.width, sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim, sizes.mlp_width
     return 4 * H + 2 * A + 2 * K + (1 + WIDENING[sizes.family]) * F
-
-
-def bytes_of(slots: Mapping[str, int], each: Mapping[str, float]) -> dict[str, float]:
-    """Bytes of all slots of each file: `slots` is how many there are, `each` what one takes."""
-    return {file: count * each[file] for file, count in slots.items()}
