@@ -108,8 +108,8 @@ class ScheduleReport:
             model = self.memory.model
             console.print(
                 f"{model.preset}, {model.sequence} tokens × {model.microbatch_size} a microbatch, {model.precision}, "
-                f"recompute {self.recompute}. Every stage reserves the slots; tensor peers share them equally. "
-                "What a split backward holds is at least that.",
+                f"recompute {self.recompute}; before any cut over tensor. Every stage reserves all slots. "
+                "A split backward holds at least what is shown.",
                 highlight=False,
             )
 
@@ -243,4 +243,8 @@ def _number(value: float) -> str:
 
 
 def _bytes(count: float) -> str:
-    return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.2f} GiB"
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.4g} {unit}"
+        count /= 1024
+    return f"{count:,.2f} GiB"
