@@ -18,7 +18,7 @@ from jax import memory
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from meshkit import optimizer, sharding
+from meshkit import gates, optimizer, sharding
 from meshkit.config import RunConfig
 from meshkit.mesh import DATA, PIPE, TENSOR
 from meshkit.pipeline import builders, collectives
@@ -129,10 +129,16 @@ class TrainStep:
         metrics = NamedSharding(self.mesh, P())
         return jax.jit(self._step, donate_argnums=0, out_shardings=(self.state_shardings, metrics))
 
+    def compile(self, state: State, batch: dict[str, jax.Array], options: dict[str, Any] | None = None) -> Any:
+        """`step` compiled for arguments like these. Raises MeshkitError when it would hang (see `gates`)."""
+        compiled = self.step.lower(state, batch).compile(options)
+        gates.check(compiled, self.mesh)
+        return compiled
+
     def _step(self, state: State, batch: dict[str, jax.Array]) -> tuple[State, dict[str, jax.Array]]:
         loss, tokens, gradients = self.gradients(state["params"], batch, state["step"])
         with jax.named_scope("update"):
-            norm = optax.global_norm(gradients)
+            norm = optax.tree.norm(gradients)
             finite = jnp.isfinite(norm) & jnp.isfinite(loss)
             clip = self.config.optimizer.clip_norm
             scale = 1.0 if clip == 0 else jnp.minimum(1.0, clip / norm).astype(norm.dtype)

@@ -35,11 +35,13 @@ class SplitBackward:
         self._dparams = dparams
 
         equations, again = self._jaxpr.eqns, {*self._ready, *self._jaxpr.constvars}
-        early = [v for v in dparams if len(v.aval.shape) <= VECTOR_DIMS]
-        self._first = _needed(equations, [self._dx, *early])
+        vectors = [v for v in dparams if len(v.aval.shape) <= VECTOR_DIMS]
+        waiting = _waiting(equations, dparams, _needed(equations, [self._dx, *vectors]))
+        operands = [v for e in waiting for v in e.invars]
+        self._first = _without(_needed(equations, [self._dx, *vectors, *operands]), waiting)
         # What the first half makes from `ready` alone (broadcast scales, dropout masks) is made again, not held.
-        once = set(map(id, self._first)) - set(map(id, _made_from(equations, again)))
-        self._second = _needed([e for e in equations if id(e) not in once], dparams)
+        once = _without(self._first, _made_from(equations, again))
+        self._second = _needed(_without(equations, once), dparams)
         made = again.union(*(e.outvars for e in self._second))
         read = [v for e in self._second for v in e.invars] + dparams
         self._held = list(dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in made))
@@ -94,8 +96,9 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
 
 def _run(jaxpr: Any, equations: Any, inputs: Any, outputs: Any, values: Sequence[Any]) -> list[Any]:
     """Some equations of a jaxpr as a program of their own."""
+    names = jaxpr.debug_info._replace(arg_names=("",) * len(inputs), result_paths=("",) * len(outputs))
     part = jaxpr.replace(
-        eqns=list(equations), constvars=[], invars=list(inputs), outvars=list(outputs), debug_info=None
+        eqns=list(equations), constvars=[], invars=list(inputs), outvars=list(outputs), debug_info=names
     )
     return jaxpr_as_fun(ClosedJaxpr(part, []))(*values)
 
@@ -109,6 +112,29 @@ def _needed(equations: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
             wanted.update(v for v in equation.invars if not isinstance(v, Literal))
             needed.append(equation)
     return needed[::-1]
+
+
+def _waiting(equations: Sequence[Any], dparams: Sequence[Any], needed: Sequence[Any]) -> list[Any]:
+    """The equations that can wait: from each gradient back to the product that makes it, if nothing else needs them.
+
+    There the walk ends: what the product reads (say, an activation made again) is held, not what that is made of.
+    """
+    maker = {v: e for e in _without(equations, needed) for v in e.outvars}
+    waiting: dict[int, Any] = {}
+    walk = list(dparams)
+    while walk:
+        variable = walk.pop()
+        equation = None if isinstance(variable, Literal) else maker.get(variable)
+        if equation is not None and id(equation) not in waiting:
+            waiting[id(equation)] = equation
+            if equation.primitive.name != "dot_general":
+                walk.extend(equation.invars)
+    return [e for e in equations if id(e) in waiting]
+
+
+def _without(equations: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    left_out = set(map(id, others))
+    return [e for e in equations if id(e) not in left_out]
 
 
 def _made_from(equations: Sequence[Any], inputs: set[Any]) -> list[Any]:
