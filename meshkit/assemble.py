@@ -1,16 +1,17 @@
 """From a config, checked against a mesh, to the train step: the one place where the parts are joined."""
 
-import dataclasses
 from typing import Any
 
 from jax.sharding import Mesh
 
+from meshkit import optimizer
 from meshkit.config import MeshShape, RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.imports import load_object
 from meshkit.mesh import AXES
 from meshkit.models.build import builder
 from meshkit.models.presets import Sizes, check_cut, sizes
+from meshkit.pipeline import builders, protocol
 from meshkit.pipeline.placement import place
 from meshkit.pipeline.stage import functional
 from meshkit.pipeline.vocab import TokenLoss
@@ -38,16 +39,21 @@ def train_step(
     config = config.model_copy(update={"mesh": shape})
     pipeline = config.pipeline
     placement = place(chosen.layers, shape.pipe, pipeline.virtual, pipeline.layers_per_stage)
-    return TrainStep(config, mesh, functional(build, placement), build, loss)
+    step = TrainStep(config, mesh, functional(build, placement), build, loss)
+    # What these refuse is said here, before anything is compiled or written.
+    builders.from_config(pipeline, shape.pipe)
+    optimizer.learning_rate(config.optimizer, config.steps)
+    protocol.check_flow(step.stages, step.dtype, config.data.sequence)
+    if loss is not None:
+        protocol.check_loss(loss, step.stages.vocab, step.wide, config.data.sequence)
+    return step
 
 
 def model_sizes(config: RunConfig, vocab: int | None) -> Sizes:
-    """The model's sizes, its vocabulary large enough for the data's ids (`vocab`)."""
+    """The model's sizes; MeshkitError when the data's ids (below `vocab`) exceed its vocabulary."""
     chosen = sizes(config.model, vocab)
-    if vocab is None or vocab <= chosen.vocab:
-        return chosen
-    if config.model.vocab is None:
-        return dataclasses.replace(chosen, vocab=vocab)
-    raise MeshkitError(
-        f"model.vocab = {chosen.vocab} and the data's ids go up to {vocab - 1}: set it to {vocab} or more"
-    )
+    if vocab is not None and vocab > chosen.vocab:
+        raise MeshkitError(
+            f"model.vocab = {chosen.vocab} and the data's ids go up to {vocab - 1}: set it to {vocab} or more"
+        )
+    return chosen

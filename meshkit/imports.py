@@ -1,6 +1,7 @@
 """A user's own model, loss or data set, named in a config as 'package.module:object'."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,7 +27,24 @@ def load_object(path: str, key: str, known: Iterable[str] = ()) -> Any:
     except ModuleNotFoundError as error:
         raise MeshkitError(f"{key} = {path!r}: {error}; is it installed, or in the working directory?") from None
     try:
-        return getattr(module, name)
+        found = getattr(module, name)
     except AttributeError:
         public = [n for n in vars(module) if not n.startswith("_")]
         raise MeshkitError(f"{key} = {path!r}: module {module_name} has no {name!r}; {nearest(name, public)}") from None
+    return found
+
+
+def check_callable(thing: Any, key: str, *arguments: str) -> None:
+    """MeshkitError, naming `key`, unless `thing` can be called with these positional arguments."""
+    # A class of NNX hides the arguments of its __init__ behind a metaclass.
+    of_class = isinstance(thing, type)
+    function = thing.__init__ if of_class else thing
+    try:
+        inspect.signature(function).bind(*["self"] * of_class, *arguments)
+    except (TypeError, ValueError) as error:
+        wanted = f"it must be callable as {getattr(thing, '__name__', 'it')}({', '.join(arguments)})"
+        raise MeshkitError(f"{key}: {_spell(thing)}: {wanted}: {error}") from None
+
+
+def _spell(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}" if hasattr(thing, "__qualname__") else repr(thing)

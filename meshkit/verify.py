@@ -168,7 +168,7 @@ def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
     state = jax.jit(step.state, out_shardings=step.state_shardings, compiler_options=QUICK)(params)
     placed = [jax.device_put(batch, step.batch_sharding) for batch in batches]
     value_and_grad = jax.jit(step.gradients, compiler_options=QUICK)
-    update = step.step.lower(state, placed[0]).compile(QUICK)
+    update = step.compile(state, placed[0], QUICK)
     stages, gradients, metrics = step.stages, [], []
     for batch in placed:
         gradients.append(canonical_leaves(value_and_grad(state["params"], batch, state["step"])[2], stages))

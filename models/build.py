@@ -5,15 +5,16 @@ from typing import Any
 
 from flax import nnx
 
-from meshkit.imports import load_object
+from meshkit.imports import check_callable, load_object
 from meshkit.models.presets import FAMILIES, Sizes
 
 
 def builder(sizes: Sizes, vocab_multiple: int, model: Any = None) -> Callable[[nnx.Rngs], Any]:
     """A function of Rngs that makes the model: `model` if given, else what `sizes.family` names.
 
-    Raises MeshkitError when the family cannot be imported.
+    Raises MeshkitError when the family cannot be imported, or takes other arguments.
     """
     if model is None:
         model = load_object(FAMILIES.get(sizes.family, sizes.family), "model.family", FAMILIES)
+    check_callable(model, "model.family", "sizes", "rngs", "vocab_multiple")
     return lambda rngs: model(sizes, rngs, vocab_multiple)

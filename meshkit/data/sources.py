@@ -10,7 +10,7 @@ from meshkit.data.loader import Source, TokenSource
 from meshkit.data.prepare import prepare_cached
 from meshkit.data.tokens import TokenFile
 from meshkit.errors import MeshkitError
-from meshkit.imports import load_object
+from meshkit.imports import check_callable, load_object
 
 UserDataset = Callable[[DataConfig, str], Source]
 """A user's data set: (the config's data table, "train" or "held_out") -> a Source."""
@@ -47,14 +47,16 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
     if dataset is None and config.dataset:
         dataset = load_object(config.dataset, "data.dataset")
     if dataset is not None:
-        return Sources(*(_checked(dataset(config, split), split) for split in ("train", "held_out")))
+        check_callable(dataset, "data.dataset", "data_config", "split")
+        train, held_out = (_checked(dataset(config, split), split) for split in ("train", "held_out"))
+        return Sources(train, held_out)
     folder = (
         Path(config.tokens)
         if config.tokens
         else prepare_cached(config.text, config.cache, config.tokenizer, config.held_out)
     )
     files = TokenFile.open(folder, "train"), TokenFile.open(folder, "held_out")
-    return Sources(*(TokenSource(file, config.sequence) for file in files), files)
+    return Sources(TokenSource(files[0], config.sequence), TokenSource(files[1], config.sequence), files)
 
 
 def _checked(source: Any, split: str) -> Source:

@@ -7,7 +7,12 @@ A model is a Flax NNX module with
   `enter`   looked-up embeddings -> input of the first block (positions, embedding dropout);
   `leave`   output of the last block -> input of the head (the final norm);
   `__call__`  tokens [B, S] -> logits [B, S, V], the whole on one device.
-`enter` and `leave` use the module's other parameters, which every stage holds. Blocks see a `Context`.
+`enter` and `leave` use the module's other parameters, which every stage holds. A block is called as
+block(x [B, S, H], context: Context) -> x [B, S, H]. The class is called as Class(sizes, rngs, vocab_multiple):
+`sizes` is a `meshkit.models.presets.Sizes`, with the config's free-form `model.options` in `sizes.options`,
+and `vocab_multiple` is handed on to VocabTable. All state is `nnx.Param`, each with the PartitionSpec of its
+cut over `tensor` as `out_sharding`; one without is held whole by every tensor peer. Parameters come in the
+dtype of the step; x keeps its shape and dtype. meshkit/models/gpt2.py is an example on a page.
 
 Shapes: B microbatch size, S sequence, H width, L layers; activations enter blocks as x_BSH.
 """
@@ -22,6 +27,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
+from meshkit.errors import MeshkitError
 from meshkit.mesh import PIPE, TENSOR
 from meshkit.pipeline.collectives import axis_size
 from meshkit.pipeline.placement import EMPTY_LAYER, Placement, place
@@ -169,17 +175,58 @@ def functional(build: Callable[[nnx.Rngs], Model], placement: Placement | None =
     """
     with nnx.use_eager_sharding(False):
         model = nnx.eval_shape(lambda: build(nnx.Rngs(params=0)))
+    _check(model)
     graph, state = nnx.split(model)
     shapes = nnx.to_pure_dict(state)
+    specs = nnx.to_pure_dict(nnx.get_partition_spec(state))
     placement = placement or place(jax.tree.leaves(shapes["blocks"])[0].shape[0], 1)
+    specs |= {"blocks": _specs_of_layers(specs["blocks"], shapes["blocks"], placement.layers)}
     return Stages(
         graph=graph,
         block_graph=nnx.split(model.blocks)[0],
         shapes=jax.eval_shape(lambda params: stored(params, placement), shapes),
-        specs=nnx.to_pure_dict(nnx.get_partition_spec(state)),
+        specs=specs,
         vocab=model.embed.vocab,
         placement=placement,
     )
+
+
+def _check(model: Any) -> None:
+    """MeshkitError when a model lacks what this file's first lines ask for."""
+    name = f"model.family: {type(model).__name__}"
+    lacks = [attribute for attribute in ("embed", "head", "blocks", "enter", "leave") if not hasattr(model, attribute)]
+    lacks += [] if callable(model) else ["__call__"]
+    if lacks:
+        raise MeshkitError(f"{name} has no {', '.join(lacks)}: meshkit/pipeline/stage.py says what a model offers")
+    for attribute in ("embed", "head"):
+        table = getattr(model, attribute)
+        if not isinstance(table, VocabTable) and (attribute == "embed" or table is not None):
+            raise MeshkitError(
+                f"{name}.{attribute} is a {type(table).__name__}: it must be a meshkit.pipeline.vocab.VocabTable"
+                + (", or None for a head tied to embed" if attribute == "head" else "")
+            )
+    for path, variable in nnx.to_flat_state(nnx.state(model)):
+        if not isinstance(variable, nnx.Param):
+            raise MeshkitError(
+                f"{name}.{'.'.join(map(str, path))} is a {type(variable).__name__}: only nnx.Param can be trained "
+                "over a mesh; for dropout use meshkit.pipeline.stage.dropout, which needs no state"
+            )
+
+
+def _specs_of_layers(specs: Params, shapes: Params, layers: int) -> Params:
+    """The specs of stacked blocks; a parameter that names no cut is cut over `pipe` alone."""
+
+    def checked(path: Any, spec: P, shape: jax.ShapeDtypeStruct) -> P:
+        spec = spec or P(PIPE)
+        if spec[0] != PIPE or len(spec) > shape.ndim or shape.shape[0] != layers:
+            raise MeshkitError(
+                f"model.family: blocks.{jax.tree_util.keystr(path, simple=True, separator='.')} has the shape "
+                f"{list(shape.shape)} and the cut {spec}: blocks are made by meshkit.pipeline.stage.stack("
+                f"sizes.layers, …), which puts a dim of {layers} layers, cut over {PIPE!r}, before all others"
+            )
+        return spec
+
+    return jax.tree_util.tree_map_with_path(checked, specs, shapes, is_leaf=lambda spec: isinstance(spec, P))
 
 
 def initial(build: Callable[[nnx.Rngs], Model], seed: jax.Array | int) -> Params:
