@@ -57,11 +57,13 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         simulate_cpu_devices(config.devices)
         print(f"simulating {config.devices} CPU devices", file=sys.stderr)
 
+    import jax
+
     from meshkit.trainer import train
 
     with _stdout_kept_for_json(options.json):
         result = train(config)
-    if options.json:
+    if options.json and jax.process_index() == 0:
         print(json.dumps({"run_dir": str(result.run_dir), **result.summary}))
     return 0
 

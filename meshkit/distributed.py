@@ -1,6 +1,7 @@
 """Start-up of a process that is one of several."""
 
 import os
+from typing import Any
 
 import jax
 
@@ -9,27 +10,44 @@ from meshkit.errors import MeshkitError
 HEARTBEAT_SECONDS = 10
 """A lost process is noticed after this; JAX's own default leaves the others hanging for 100 s."""
 
-LAUNCHERS = {"SLURM_NTASKS": "SLURM", "OMPI_COMM_WORLD_SIZE": "Open MPI", "JAX_NUM_PROCESSES": "JAX_NUM_PROCESSES"}
+BY_HAND = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+LAUNCHERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+"""How many processes SLURM or Open MPI started; JAX finds out the rest by itself."""
 
 
 def start() -> None:
     """Join the other processes of the run, when the environment says that there are any.
 
-    SLURM's and Open MPI's variables are understood by JAX itself; elsewhere set JAX_COORDINATOR_ADDRESS
-    (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID. Called before any device is touched;
-    does nothing in a process that has joined already, or that is alone.
+    That is with JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID;
+    else with what SLURM or Open MPI set. Called before any device is touched; does nothing in a process
+    that has joined already, or that is alone. Raises MeshkitError for variables that do not go together.
     """
-    processes = next((int(os.environ[name]) for name in LAUNCHERS if os.environ.get(name, "").isdigit()), 1)
-    if processes == 1 or jax.distributed.is_initialized():
+    if jax.distributed.is_initialized():
         return
-    explicit = {}
-    if "JAX_NUM_PROCESSES" in os.environ:
-        missing = [name for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID") if name not in os.environ]
-        if missing:
-            raise MeshkitError(f"JAX_NUM_PROCESSES = {processes} needs {' and '.join(missing)} set too")
-        explicit = {
-            "coordinator_address": os.environ["JAX_COORDINATOR_ADDRESS"],
-            "num_processes": processes,
-            "process_id": int(os.environ["JAX_PROCESS_ID"]),
-        }
-    jax.distributed.initialize(**explicit, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+    given = [name for name in BY_HAND if os.environ.get(name)]
+    if given:
+        arguments = _by_hand(given)
+        alone = arguments["num_processes"] == 1
+    else:
+        arguments = {}
+        alone = all(os.environ.get(name, "1") == "1" for name in LAUNCHERS)
+    if not alone:
+        jax.distributed.initialize(**arguments, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+
+
+def _by_hand(given: list[str]) -> dict[str, Any]:
+    """The arguments of `jax.distributed.initialize`, from the three variables."""
+    missing = [name for name in BY_HAND if name not in given]
+    if missing:
+        raise MeshkitError(
+            f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} set in the environment and "
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not: set all three, or none to run alone"
+        )
+    address, count, number = (os.environ[name] for name in BY_HAND)
+    if not (count.isdigit() and number.isdigit() and int(number) < int(count)):
+        raise MeshkitError(
+            f"JAX_NUM_PROCESSES = {count!r} and JAX_PROCESS_ID = {number!r}: the first is how many processes there "
+            "are, the second numbers them from 0"
+        )
+    return {"coordinator_address": address, "num_processes": int(count), "process_id": int(number)}

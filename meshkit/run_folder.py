@@ -2,14 +2,18 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import jax
+import numpy as np
 import tomli_w
+from jax.experimental import multihost_utils
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
@@ -31,19 +35,17 @@ class RunFolder:
 
         The resolved config is written there. Raises MeshkitError when it cannot be.
         """
-        path, number = Path(config.run_dir), 1
-        if jax.process_index() != 0:
-            return cls(path, mine=False)
-        while (path / CONFIG_FILE).exists():
-            number += 1
-            path = Path(f"{config.run_dir}-{number}")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            values = config.model_copy(update={"run_dir": str(path)}).model_dump(exclude_none=True)
-            (path / CONFIG_FILE).write_text(tomli_w.dumps(values), encoding="utf-8")
-        except OSError as error:
-            raise MeshkitError(f"run_dir = {config.run_dir!r}: cannot be written: {error.strerror}") from None
-        return cls(path, mine=True)
+        mine, number, reason = jax.process_index() == 0, FAILED, "see the message of process 0"
+        if mine:
+            try:
+                number = _claim(config)
+            except OSError as error:
+                reason = error.strerror or str(error)
+        # Process 0 tells all others which folder it is, or that there is none and they must stop too.
+        number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+        if number == FAILED:
+            raise MeshkitError(f"run_dir = {config.run_dir!r}: cannot be written: {reason}")
+        return cls(_numbered(config.run_dir, number), mine)
 
     def metrics(self) -> Any:
         """A MetricsWriter in this folder."""
@@ -59,16 +61,43 @@ class RunFolder:
             return
         table = Table(title="run", show_header=False, title_justify="left")
         for name, value in summary.items():
-            table.add_row(name.replace("_", " "), _spell(value))
+            title, spell = SPELLED.get(name, (name.replace("_", " "), _spell))
+            table.add_row(title, Text(spell(value)))
         Console().print(table)
+
+
+FAILED = 0
+
+
+def _claim(config: RunConfig) -> int:
+    """Make the first folder that holds no run yet, with the config in it, and return its number."""
+    number = next(n for n in itertools.count(1) if not (_numbered(config.run_dir, n) / CONFIG_FILE).exists())
+    path = _numbered(config.run_dir, number)
+    path.mkdir(parents=True, exist_ok=True)
+    values = config.model_copy(update={"run_dir": str(path)}).model_dump(exclude_none=True)
+    (path / CONFIG_FILE).write_text(tomli_w.dumps(values), encoding="utf-8")
+    return number
+
+
+def _numbered(run_dir: str, number: int) -> Path:
+    return Path(run_dir if number == 1 else f"{run_dir}-{number}")
 
 
 class _Silent:
     """Stands in for the writer and the screen in processes other than 0."""
 
+    def begin(self) -> None: ...
     def write(self, step: int, metrics: Mapping[str, float]) -> None: ...
     def update(self, step: int, metrics: Mapping[str, float]) -> None: ...
     def note(self, text: str) -> None: ...
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.1f} GiB"
 
 
 def _spell(value: Any) -> str:
@@ -77,3 +106,14 @@ def _spell(value: Any) -> str:
     if isinstance(value, Mapping):
         return "  ".join(f"{k} {_spell(v)}" for k, v in value.items())
     return str(value)
+
+
+SPELLED: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "ideal_bubble": ("bubble, ideal", _percent),
+    "simulated_bubble": ("bubble of this schedule", _percent),
+    "memory_bytes_a_device": ("memory a device", _mebibytes),
+    "held_out_loss": ("held-out loss", _spell),
+    "held_out_loss_of_counting": ("of models by counting", _spell),
+    "run_dir": ("files", str),
+}
+"""Lines of the summary whose title or value reads otherwise on the screen than in JSON."""
