@@ -71,7 +71,7 @@ class Progress:
     """Where a run stands: a live bar on a terminal, plain lines elsewhere. A context manager.
 
     `steps` is the last step's number and `start` the step resumed from; the ETA is the mean time of
-    the steps seen since, times those left.
+    the steps seen since (or since `begin`), times those left.
     """
 
     def __init__(
@@ -86,7 +86,13 @@ class Progress:
         self._began = clock()
         self._latest: dict[str, float] = {}
         self._bar = _bar(self._console) if self._console.is_terminal else None
-        self._task = self._bar.add_task("", total=steps, completed=start, status="", eta="") if self._bar else None
+        self._task = (
+            self._bar.add_task("", total=steps, completed=start, status="starting", eta="?") if self._bar else None
+        )
+
+    def begin(self) -> None:
+        """The first step starts now: what went before, as compiling, is no part of the ETA."""
+        self._began = self._clock()
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show `step` and its `metrics`; the bar keeps showing the latest of those not given again."""

@@ -12,7 +12,6 @@ from jax.experimental import multihost_utils
 from meshkit.data.baselines import ngram_losses
 from meshkit.data.sources import Sources
 from meshkit.data.text import tokenizer_of
-from meshkit.errors import MeshkitError
 from meshkit.generate import generate
 from meshkit.pipeline.costs import action_costs
 from meshkit.pipeline.stage import canonical
@@ -27,10 +26,11 @@ PROMPT_TOKENS = 48
 def opening(step: TrainStep, sources: Sources) -> Iterator[str]:
     """Lines before the first step: model, mesh, batch, and the losses that counting would give."""
     config, devices = step.config, jax.devices()
-    parameters = sum(math.prod(shape.shape) for shape in jax.tree.leaves(step.stages.shapes))
+    shapes = jax.eval_shape(lambda params: canonical(params, step.stages), step.stages.shapes)
+    parameters = sum(math.prod(shape.shape) for shape in jax.tree.leaves(shapes))
     layers = step.stages.placement.layers
     yield f"model {config.model.preset}: {parameters:,} parameters in {layers} layers, {config.precision}"
-    yield f"mesh {config.mesh} = {len(devices)} × {devices[0].device_kind}"
+    yield f"mesh {config.mesh} on {len(devices)} devices ({devices[0].device_kind})"
     yield (
         f"batch {config.data.batch} × {config.data.sequence} tokens = {config.mesh.data} replicas × "
         f"{config.pipeline.microbatches} microbatches × {config.microbatch_size(config.mesh.data)} samples, "
@@ -84,8 +84,7 @@ def _baselines(sources: Sources) -> dict[str, float]:
 
 def _sample(step: TrainStep, sources: Sources, state: State) -> str:
     """Text that the model goes on with from the start of the held-out split; computed on one device."""
-    if sources.files is None:
-        raise MeshkitError("sample_tokens is for data.text and data.tokens: a data set of one's own has no tokenizer")
+    assert sources.files is not None, "only tokens with a tokenizer can be read"
     params = jax.jit(lambda p: canonical(p, step.stages))(state["params"])
     params = multihost_utils.process_allgather(params, tiled=True)
     held_out = sources.files[1]

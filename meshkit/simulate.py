@@ -14,6 +14,8 @@ def simulate_cpu_devices(count: int) -> None:
     try:
         jax.config.update("jax_num_cpu_devices", count)
         jax.config.update("jax_platforms", "cpu")
+        # A program loaded from the cache on disk may mix up its collectives on CPU: it stops or aborts.
+        jax.config.update("jax_enable_compilation_cache", False)
     except RuntimeError:  # JAX's word for: a backend is already started
         present = jax.local_devices()
         if len(present) != count or present[0].platform != "cpu":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -48,7 +49,7 @@ def train(
     config: str | os.PathLike[str] | Mapping[str, Any] | RunConfig,
     *,
     model: Any = None,
-    loss: TokenLoss | None = None,
+    loss: TokenLoss | str | None = None,
     dataset: UserDataset | None = None,
     **overrides: Any,
 ) -> Result:
@@ -56,11 +57,16 @@ def train(
 
     Overrides are nested or dotted keys: `mesh={"data": 2}`, `**{"mesh.data": 2}`. model: an NNX class
     called as model(sizes, rngs, vocab_multiple). loss: (logits [B, S, V], targets [B, S]) -> [B, S].
-    dataset: (data table, "train" or "held_out") -> an object with __len__ and __getitem__.
+    dataset: (data table, "train" or "held_out") -> an object with __len__ and __getitem__. A table for
+    `model` or a name for `loss` overrides the config's keys of these names, as any other key does.
 
     Raises MeshkitError for anything the user can mend, and when `max_skipped` steps in a row had
     gradients that are not finite.
     """
+    if isinstance(model, Mapping):
+        model, overrides["model"] = None, model
+    if isinstance(loss, str):
+        loss, overrides["loss"] = None, loss
     settings = load(config, overrides)
     if settings.devices is not None:
         simulate_cpu_devices(settings.devices)
@@ -74,18 +80,23 @@ def train(
 def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserDataset | None) -> Result:
     mesh = build(config.mesh)
     sources = open_sources(config.data, dataset)
+    if config.sample_tokens and sources.files is None:
+        raise MeshkitError(
+            f"sample_tokens = {config.sample_tokens} needs a tokenizer, which a data set of one's own has not: set it "
+            "to 0, or use data.text or data.tokens"
+        )
     step = assemble.train_step(config, mesh, sources.vocab, model, loss)
-    folder = RunFolder.create(step.config)
     with (
         _loader(step, mesh, sources.train, config.seed) as batches,
         _loader(step, mesh, sources.held_out, EVALUATION_SEED) as held_out,
-        folder.metrics() as writer,
-        folder.progress(config.steps) as progress,
     ):
-        for line in report.opening(step, sources):
-            progress.note(line)
-        run = _Run(step, batches, held_out, writer, progress)
-        state = run.loop()
+        # Made last: a config that cannot run leaves no folder behind.
+        folder = RunFolder.create(step.config)
+        with folder.metrics() as writer, folder.progress(config.steps) as progress:
+            for line in report.opening(step, sources):
+                progress.note(line)
+            run = _Run(step, batches, held_out, writer, progress)
+            state = run.loop()
     summary = report.summary(step, run.compiled, run.history, sources, state, folder.path)
     folder.show(summary)
     return Result(state, run.history, summary, folder.path)
@@ -113,14 +124,19 @@ class _Run:
         self.step, self.config = step, step.config
         self.batches, self.held_out, self.writer, self.progress = batches, held_out, writer, progress
         self.history: list[dict[str, float]] = []
-        self.rate = optimizer.learning_rate(self.config.optimizer, self.config.steps)
-        self.clock, self.timed_from = time.perf_counter(), 0
+        # All at once: a rate computed on the device later would wait for the step that runs there.
+        rate = optimizer.learning_rate(self.config.optimizer, self.config.steps)
+        self.rates = np.asarray(jax.vmap(rate)(jnp.arange(self.config.steps)))
+        self.clock, self.timed_from = 0.0, 0
         self.compiled: Any = None
 
     def loop(self) -> State:
         state = self.step.init(self.config.seed)
         batch = next(self.batches)
-        self.compiled = self.step.step.lower(state, batch).compile()
+        self.clock = time.perf_counter()
+        self.compiled = self.step.compile(state, batch)
+        self.progress.note(f"compiled in {time.perf_counter() - self.clock:.1f} s")
+        self.progress.begin()
         self.clock = time.perf_counter()
         pending = None
         for number in range(1, self.config.steps + 1):
@@ -147,7 +163,7 @@ class _Run:
             )
         if evaluate is None and number % self.config.log_every and number != 1:
             return
-        values["learning_rate"] = float(self.rate(number - 1))
+        values["learning_rate"] = float(self.rates[number - 1])
         values["tokens_per_second"] = self._throughput(number)
         if evaluate is not None:
             values["held_out_loss"] = self._evaluate(evaluate)
