@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import lax, memory
 from jax.extend.core import Literal
 
 from meshkit.pipeline import buffers
@@ -146,11 +146,22 @@ selective: outputs of linears (values named PRODUCT) are kept; norms, activation
 again. none: all that the backward needs is kept."""
 
 
-def empty(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array, slots: int) -> Saved:
+def empty(
+    policy: LayerPolicy,
+    block: Block,
+    chunk: Chunk,
+    blocks: Params,
+    x_BSH: jax.Array,
+    slots: int,
+    space: memory.Space = memory.Space.Device,
+) -> Saved:
     """Buffers for what `slots` microbatches save in a chunk: leaves [slot, layer, …]."""
-    saved = saved_shapes(policy, block, chunk, blocks, x_BSH)
-    leading = (slots, chunk.rows)
-    return jax.tree.map(lambda a: (empty_activations if a.shape == x_BSH.shape else buffers.empty)(leading, a), saved)
+
+    def one(a: jax.ShapeDtypeStruct) -> jax.Array:
+        make = empty_activations if a.shape == x_BSH.shape else buffers.empty
+        return make((slots, chunk.rows), a, space)
+
+    return jax.tree.map(one, saved_shapes(policy, block, chunk, blocks, x_BSH))
 
 
 def saved_shapes(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array) -> Saved:
