@@ -1,8 +1,8 @@
 """The check that a compiled step cannot hang: what talks behind a gate that only some stages open.
 
 Stages that are idle in a tick skip their layers, so behind that gate a device may only wait for devices
-that always go with it: its tensor peers. Which collectives a product of a user's own model becomes is the
-compiler's choice; this reads what it chose.
+that always go with it: its tensor peers, and the data peers of its stage (ZeRO 2 and 3). Which collectives
+a product of a user's own model becomes is the compiler's choice; this reads what it chose.
 """
 
 import re
@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from meshkit import hlo
 from meshkit.errors import MeshkitError
-from meshkit.mesh import TENSOR
+from meshkit.mesh import DATA, TENSOR
 from meshkit.pipeline.buffers import STAGE_GATE
 
 
@@ -30,7 +30,7 @@ def check(compiled: Any, mesh: Mesh) -> None:
 
 def _hangs(collective: hlo.Collective, mesh: Mesh) -> bool:
     gated = any(re.search(rf"/{STAGE_GATE}/while$", loop.op_name) for loop in collective.loops if loop.trips is None)
-    between_peers = collective.kind != "collective-permute" and collective.axes(dict(mesh.shape)) <= {TENSOR}
+    between_peers = collective.kind != "collective-permute" and collective.axes(dict(mesh.shape)) <= {TENSOR, DATA}
     return gated and not between_peers
 
 

@@ -16,7 +16,7 @@ import meshkit
 from meshkit import distributed
 from meshkit.errors import MeshkitError
 
-pytestmark = pytest.mark.usefixtures("programs_of_many_steps")
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 PROGRAM = "import sys; from meshkit.cli import main; sys.exit(main())"
 SECONDS = 120

@@ -62,7 +62,7 @@ sequence = 16
 batch = 16
 """
 
-pytestmark = pytest.mark.usefixtures("programs_of_many_steps")
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 Train = Callable[..., Result]
 

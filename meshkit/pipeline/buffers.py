@@ -18,6 +18,8 @@ from meshkit.pipeline.collectives import axis_size
 from meshkit.pipeline.schedule import IDLE
 
 C = TypeVar("C")
+Space = Any
+"""A `jax.memory.Space`: the memory of a device, or its host's."""
 
 STAGE_GATE, MESH_GATE = "stage_gate", "mesh_gate"
 
@@ -25,13 +27,13 @@ EMPTY = 0.0
 """What a slot holds before anything is put there. No result depends on it (a test puts NaN)."""
 
 
-def empty(leading: tuple[int, ...], value: Any, space: memory.Space = memory.Space.Device) -> jax.Array:
+def empty(leading: tuple[int, ...], value: Any, space: Space = memory.Space.Device) -> jax.Array:
     """An empty buffer [*leading, *value.shape] of value's dtype, in a device's or its host's memory."""
     # A scalar moved and then spread is allocated where it shall be; a whole buffer would be copied there.
     return jnp.broadcast_to(jax.device_put(jnp.asarray(EMPTY, value.dtype), space), (*leading, *value.shape))
 
 
-def empty_activations(leading: tuple[int, ...], x_BSH: Any, space: memory.Space = memory.Space.Device) -> jax.Array:
+def empty_activations(leading: tuple[int, ...], x_BSH: Any, space: Space = memory.Space.Device) -> jax.Array:
     """An empty buffer [*leading, B, S, H], its sequence cut over tensor."""
     array = empty(leading, x_BSH, space)
     if axis_size(TENSOR) == 1:
@@ -74,11 +76,11 @@ def gate(scope: str, occurs: str, index: jax.Array, action: Callable[[C], C], ca
         return lax.fori_loop(0, (index != IDLE).astype(jnp.int32), trip, carry)
 
 
-def _space(array: jax.Array) -> memory.Space:
+def _space(array: jax.Array) -> Space:
     return jax.typeof(array).memory_space
 
 
-def _moved(array: jax.Array, space: memory.Space) -> jax.Array:
+def _moved(array: jax.Array, space: Space) -> jax.Array:
     return array if _space(array) == space else jax.device_put(array, space)
 
 

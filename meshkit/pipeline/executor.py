@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax import lax, memory
+from jax import lax
 
 from meshkit.mesh import PIPE
 from meshkit.pipeline import recompute as rc
 from meshkit.pipeline import vocab
-from meshkit.pipeline.buffers import MESH_GATE, STAGE_GATE, empty_activations, gate, get, put, put_if
+from meshkit.pipeline.buffers import MESH_GATE, STAGE_GATE, Space, empty_activations, gate, get, put, put_if
 from meshkit.pipeline.collectives import axis_index, axis_size, psum, shift, widened
 from meshkit.pipeline.schedule import IDLE, Schedule
 from meshkit.pipeline.slots import Phase, SlotTable, allocate, phases
@@ -73,7 +73,7 @@ class Pipeline:
     unroll: int
     loss: vocab.TokenLoss | None
     zero: LayerMoves
-    kept_in: memory.Space
+    kept_in: Space
 
     def run(
         self, params: Params, accumulators: Params, batch: Batch, key: jax.Array | None

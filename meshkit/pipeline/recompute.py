@@ -8,6 +8,7 @@ Shapes: B microbatch size, S sequence, H width; x_BSH has the sequence cut over 
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ from jax import lax, memory
 from jax.extend.core import Literal
 
 from meshkit.pipeline import buffers
-from meshkit.pipeline.buffers import STAGE_GATE, empty_activations, gate
+from meshkit.pipeline.buffers import STAGE_GATE, Space, empty_activations, gate
 from meshkit.pipeline.schedule import IDLE
 from meshkit.pipeline.split import SplitBackward
 from meshkit.pipeline.stage import PRODUCT, Context, Params
@@ -57,7 +58,7 @@ class Chunk:
         def some(carry: C) -> C:
             for k in reversed(spare) if backward else spare:
                 index = jnp.where(k < self.count, k, IDLE)
-                carry = gate(STAGE_GATE, "some", index, lambda c, k=k: one(c, k), carry)
+                carry = gate(STAGE_GATE, "some", index, functools.partial(_flipped, one, k), carry)
             return carry
 
         def all_(carry: C) -> C:
@@ -153,7 +154,7 @@ def empty(
     blocks: Params,
     x_BSH: jax.Array,
     slots: int,
-    space: memory.Space = memory.Space.Device,
+    space: Space = memory.Space.Device,
 ) -> Saved:
     """Buffers for what `slots` microbatches save in a chunk: leaves [slot, layer, …]."""
 
@@ -263,6 +264,10 @@ def _split(policy: LayerPolicy, block: Block, ready: Any, passing: Any) -> Split
         return policy.backward(block, layer, saved, dy_BSH, context)
 
     return SplitBackward(backward, ready, passing)
+
+
+def _flipped(one: Callable[[C, jax.Array], C], k: jax.Array, carry: C) -> C:
+    return one(carry, k)
 
 
 def _put(kept: Saved, saved: Saved, *index: Any) -> Saved:
