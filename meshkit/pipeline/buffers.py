@@ -85,4 +85,6 @@ def _moved(array: jax.Array, space: Space) -> jax.Array:
 
 
 def _start(buffer: jax.Array, index: tuple[Any, ...]) -> list[jax.Array]:
-    return [jnp.asarray(i, jnp.int32) for i in (*index, *(0,) * (buffer.ndim - len(index)))]
+    # Along a dim of size 1 the index is known, which lets the compiler see through the buffer.
+    known = [0 if size == 1 else i for i, size in zip(index, buffer.shape, strict=False)]
+    return [jnp.asarray(i, jnp.int32) for i in (*known, *(0,) * (buffer.ndim - len(index)))]

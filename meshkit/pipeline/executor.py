@@ -9,7 +9,7 @@ Shapes: M microbatches, B microbatch size, S sequence, H width, V vocabulary.
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from meshkit.mesh import PIPE
 from meshkit.pipeline import recompute as rc
 from meshkit.pipeline import vocab
 from meshkit.pipeline.buffers import MESH_GATE, STAGE_GATE, Space, empty_activations, gate, get, put, put_if
+from meshkit.pipeline.chunks import Chunk, LayerMoves, chunk_of, parted, whole
 from meshkit.pipeline.collectives import axis_index, axis_size, psum, shift, widened
 from meshkit.pipeline.schedule import IDLE, Schedule
 from meshkit.pipeline.slots import Phase, SlotTable, allocate, phases
@@ -26,13 +27,6 @@ from meshkit.pipeline.stage import Context, Params, Stages, outer
 
 Here = dict[str, Any]
 """A column of the slot table as one stage sees it: name -> int32 scalar (see `slots.Columns`)."""
-
-
-class LayerMoves(Protocol):
-    """How replicas share layers (`zero.Zero`): both take and give one layer's tree."""
-
-    def fetch(self, layer: Params) -> Params: ...
-    def deposit(self, gradient: Params) -> Params: ...
 
 
 class Batch(NamedTuple):
@@ -86,12 +80,16 @@ class Pipeline:
         """
         slots = allocate(self.schedule)
         run = _Run(self, params, batch, key)
+        if self.schedule.trains:
+            accumulators = accumulators | {"blocks": parted(self.stages.placement, self.unroll, accumulators["blocks"])}
         carry = run.empty(slots, accumulators)
         for phase in phases(slots.columns):
             columns = dataclasses.asdict(slots.columns[phase.start : phase.stop])
             tick = functools.partial(run.tick, phase)
             carry, _ = lax.scan(tick, carry, jax.tree.map(jnp.asarray, columns))
-        return carry.loss, carry.params
+        if not self.schedule.trains:
+            return carry.loss, {}
+        return carry.loss, carry.params | {"blocks": whole(carry.params["blocks"])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +171,7 @@ class _Run:
         gradients = rc.run_weight_gradient(*self._how, chunk, self._blocks, carry.params["blocks"], carry.dx_BSH, *hold)
         return carry._replace(params=carry.params | {"blocks": gradients})
 
-    def _saved(self, here: Here, carry: Carry, chunk: rc.Chunk) -> tuple[Any, Any]:
+    def _saved(self, here: Here, carry: Carry, chunk: Chunk) -> tuple[Any, Any]:
         """What the layers of a chunk saved going forward, and the slot it is in; made again if need be."""
         kept, slot = carry.kept, here["kept_slot"]
         if self._saves_layers:
@@ -266,30 +264,11 @@ class _Run:
     def _entering(self, microbatch: jax.Array) -> Context:
         return Context(-1, self.batch.samples_MB[microbatch], self.key)
 
-    def _chunk(self, microbatch: Any, chunk: Any) -> rc.Chunk:
-        placement, zero = self.pipeline.stages.placement, self.pipeline.zero
-        group = chunk * placement.stages + axis_index(PIPE)
-        even = placement.shortest == placement.longest
-        first_layer = jnp.asarray(placement.starts)[group]
+    def _chunk(self, microbatch: Any, chunk: Any) -> Chunk:
+        pipeline = self.pipeline
         samples_B = self.batch.samples_MB[microbatch]
-        return rc.Chunk(
-            first=chunk * placement.longest if placement.chunks > 1 else 0,
-            rows=placement.longest,
-            sure=placement.shortest,
-            count=placement.longest if even else jnp.asarray(placement.counts)[group],
-            fetch=lambda stacks, index: zero.fetch(_layer(stacks, index)),
-            deposit=lambda stacks, index, gradient: _add_layer(stacks, index, zero.deposit(gradient)),
-            context=lambda k: Context(first_layer + k, samples_B, self.key),
-            unroll=self.pipeline.unroll,
-        )
-
-
-def _layer(stacks: Params, index: Any) -> Params:
-    return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, index, 0, keepdims=False), stacks)
-
-
-def _add_layer(stacks: Params, index: Any, gradient: Params) -> Params:
-    return jax.tree.map(lambda a, g: a.at[index].add(g.astype(a.dtype)), stacks, gradient)
+        context = lambda layer: Context(layer, samples_B, self.key)  # noqa: E731
+        return chunk_of(pipeline.stages.placement, pipeline.unroll, pipeline.zero, chunk, context)
 
 
 def _added(accumulated: Params, gradient: Params) -> Params:

@@ -8,64 +8,22 @@ Shapes: B microbatch size, S sequence, H width; x_BSH has the sequence cut over 
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax import lax, memory
+from jax import memory
 from jax.extend.core import Literal
 
 from meshkit.pipeline import buffers
-from meshkit.pipeline.buffers import STAGE_GATE, Space, empty_activations, gate
-from meshkit.pipeline.schedule import IDLE
+from meshkit.pipeline.buffers import Space, empty_activations
+from meshkit.pipeline.chunks import Chunk
 from meshkit.pipeline.split import SplitBackward
 from meshkit.pipeline.stage import PRODUCT, Context, Params
 
-C = TypeVar("C")
 Block = Callable[[Params, jax.Array, Context], jax.Array]
 Saved = Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Chunk:
-    """The layers that one action works on, and how to reach them in the stage's stacks.
-
-    first: the chunk's first row in the stacks; rows: how many it has; sure: how many of them hold a layer
-    in every chunk of every stage; count: how many do in this one (sure ≤ count ≤ rows).
-    fetch: (stacks, row) -> one layer's working parameters. deposit: (stacks of gradients, row, one
-    layer's gradient) -> the stacks with it added. context: k-th layer of the chunk -> its Context.
-    """
-
-    first: jax.Array | int
-    rows: int
-    sure: int
-    count: jax.Array | int
-    fetch: Callable[[Params, Any], Params]
-    deposit: Callable[[Params, Any, Params], Params]
-    context: Callable[[Any], Context]
-    unroll: int
-
-    def each(self, one: Callable[[C, jax.Array], C], carry: C, backward: bool = False) -> C:
-        """`one(carry, k)` for the layers k of the chunk, in order or backward.
-
-        The rows that all chunks fill are a scan; those that some leave empty stand behind gates.
-        """
-        order = jnp.arange(self.sure, dtype=jnp.int32)
-        spare = [jnp.int32(k) for k in range(self.sure, self.rows)]
-
-        def some(carry: C) -> C:
-            for k in reversed(spare) if backward else spare:
-                index = jnp.where(k < self.count, k, IDLE)
-                carry = gate(STAGE_GATE, "some", index, functools.partial(_flipped, one, k), carry)
-            return carry
-
-        def all_(carry: C) -> C:
-            ks = order[::-1] if backward else order
-            return lax.scan(lambda c, k: (one(c, k), None), carry, ks, unroll=min(self.unroll, self.sure))[0]
-
-        return all_(some(carry)) if backward else some(all_(carry))
 
 
 class LayerPolicy(Protocol):
@@ -156,13 +114,15 @@ def empty(
     slots: int,
     space: Space = memory.Space.Device,
 ) -> Saved:
-    """Buffers for what `slots` microbatches save in a chunk: leaves [slot, layer, …]."""
+    """Buffers for what `slots` microbatches save in a chunk (see `_by_layer`)."""
 
-    def one(a: jax.ShapeDtypeStruct) -> jax.Array:
-        make = empty_activations if a.shape == x_BSH.shape else buffers.empty
-        return make((slots, chunk.rows), a, space)
+    def layers(leading: tuple[int, ...]) -> Saved:
+        def one(a: jax.ShapeDtypeStruct) -> jax.Array:
+            return (empty_activations if a.shape == x_BSH.shape else buffers.empty)(leading, a, space)
 
-    return jax.tree.map(one, saved_shapes(policy, block, chunk, blocks, x_BSH))
+        return jax.tree.map(one, saved_shapes(policy, block, chunk, blocks, x_BSH))
+
+    return _by_layer(chunk, slots, layers)
 
 
 def saved_shapes(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array) -> Saved:
@@ -178,7 +138,7 @@ def run_forward(
 
     def one(carry: tuple[jax.Array, Saved], k: jax.Array) -> tuple[jax.Array, Saved]:
         x_BSH, kept = carry
-        y_BSH, saved = policy.forward(block, chunk.fetch(blocks, chunk.first + k), x_BSH, chunk.context(k))
+        y_BSH, saved = policy.forward(block, chunk.fetch(blocks, k), x_BSH, chunk.context(k))
         return y_BSH, _put(kept, saved, slot, k)
 
     return chunk.each(one, (x_BSH, kept))
@@ -198,9 +158,9 @@ def run_backward(
 
     def one(carry: tuple[jax.Array, Params], k: jax.Array) -> tuple[jax.Array, Params]:
         dy_BSH, gradients = carry
-        layer = chunk.fetch(blocks, chunk.first + k)
+        layer = chunk.fetch(blocks, k)
         dlayer, dx_BSH = policy.backward(block, layer, _get(kept, slot, k), dy_BSH, chunk.context(k))
-        return dx_BSH, chunk.deposit(gradients, chunk.first + k, dlayer)
+        return dx_BSH, chunk.deposit(gradients, k, dlayer)
 
     return chunk.each(one, (dy_BSH, gradients), backward=True)
 
@@ -220,7 +180,7 @@ def run_input_gradient(
 
     def one(carry: tuple[jax.Array, Saved], k: jax.Array) -> tuple[jax.Array, Saved]:
         dy_BSH, held = carry
-        ready = chunk.fetch(blocks, chunk.first + k), chunk.context(k)
+        ready = chunk.fetch(blocks, k), chunk.context(k)
         passing = _get(kept, slot, k), dy_BSH
         dx_BSH, values = _split(policy, block, ready, passing).first(ready, passing)
         return dx_BSH, _put(held, values, hold_slot, k)
@@ -235,25 +195,26 @@ def run_weight_gradient(
     passing = saved_shapes(policy, block, chunk, blocks, x), x
 
     def one(gradients: Params, k: jax.Array) -> Params:
-        ready = chunk.fetch(blocks, chunk.first + k), chunk.context(k)
+        ready = chunk.fetch(blocks, k), chunk.context(k)
         dlayer = _split(policy, block, ready, passing).second(ready, _get(held, slot, k))
-        return chunk.deposit(gradients, chunk.first + k, dlayer)
+        return chunk.deposit(gradients, k, dlayer)
 
     return chunk.each(one, gradients, backward=True)
 
 
 def empty_held(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x: Any, slots: int) -> Saved:
-    """Buffers for what `slots` microbatches hold between the halves of a backward: leaves [slot, layer, …]."""
+    """Buffers for what `slots` microbatches hold between the halves of a backward (see `_by_layer`)."""
     ready = jax.eval_shape(lambda: (chunk.fetch(blocks, 0), chunk.context(0)))
     passing = saved_shapes(policy, block, chunk, blocks, x), x
-    return [buffers.empty((slots, chunk.rows), a) for a in _split(policy, block, ready, passing).held]
+    held = _split(policy, block, ready, passing).held
+    return _by_layer(chunk, slots, lambda leading: [buffers.empty(leading, a) for a in held])
 
 
 def forward_only(block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array) -> jax.Array:
     """Through the layers of a chunk, saving nothing."""
 
     def one(x_BSH: jax.Array, k: jax.Array) -> jax.Array:
-        return block(chunk.fetch(blocks, chunk.first + k), x_BSH, chunk.context(k))
+        return block(chunk.fetch(blocks, k), x_BSH, chunk.context(k))
 
     return chunk.each(one, x_BSH)
 
@@ -266,13 +227,22 @@ def _split(policy: LayerPolicy, block: Block, ready: Any, passing: Any) -> Split
     return SplitBackward(backward, ready, passing)
 
 
-def _flipped(one: Callable[[C, jax.Array], C], k: jax.Array, carry: C) -> C:
-    return one(carry, k)
+def _by_layer(chunk: Chunk, slots: int, layers: Callable[[tuple[int, ...]], Saved]) -> Saved:
+    """Buffers for all layers of a chunk: stacked, leaves [slot, layer, …], or layer -> leaves [slot, …].
+
+    Unrolled layers have buffers of their own: with one slot each, the compiler sees that what a backward
+    reads is what its forward wrote, and needs no buffer at all.
+    """
+    return {k: layers((slots,)) for k in range(chunk.rows)} if chunk.unrolled else layers((slots, chunk.rows))
 
 
-def _put(kept: Saved, saved: Saved, *index: Any) -> Saved:
-    return jax.tree.map(lambda b, a: buffers.put(b, a, *index), kept, saved)
+def _put(kept: Saved, saved: Saved, slot: Any, k: Any) -> Saved:
+    if isinstance(kept, dict):
+        return kept | {k: jax.tree.map(lambda b, a: buffers.put(b, a, slot), kept[k], saved)}
+    return jax.tree.map(lambda b, a: buffers.put(b, a, slot, k), kept, saved)
 
 
-def _get(kept: Saved, *index: Any) -> Saved:
-    return jax.tree.map(lambda b: buffers.get(b, *index), kept)
+def _get(kept: Saved, slot: Any, k: Any) -> Saved:
+    if isinstance(kept, dict):
+        return jax.tree.map(lambda b: buffers.get(b, slot), kept[k])
+    return jax.tree.map(lambda b: buffers.get(b, slot, k), kept)
