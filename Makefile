@@ -14,7 +14,7 @@ train: $(VENV)/.run
 	$(BIN)/meshkit train launch/configs/quickstart.toml
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 # The type checker sees the one import name of the wheel: meshkit, with models and launch inside.
 lint: $(VENV)/.dev

@@ -1,6 +1,12 @@
 """Simulated CPU devices: a mesh of any size on one machine, to try, test and verify a layout."""
 
+import os
+
 from meshkit.errors import MeshkitError
+
+THREADS_A_DEVICE = 8
+"""A simulated device waits for its peers in a thread of its own for each exchange under way. With as many
+threads as cores, the runtime's default, all may wait and none be left to arrive: a deadlock."""
 
 
 def simulate_cpu_devices(count: int) -> None:
@@ -11,6 +17,8 @@ def simulate_cpu_devices(count: int) -> None:
     """
     import jax
 
+    # What XLA:CPU takes for the number of processors, when it starts: the size of its thread pools.
+    os.environ["NPROC"] = str(max(count * THREADS_A_DEVICE, os.cpu_count() or 1))
     try:
         jax.config.update("jax_num_cpu_devices", count)
         jax.config.update("jax_platforms", "cpu")
