@@ -41,8 +41,8 @@ class Zero:
 
     def working(self, master: Params, dtype: Any) -> Params:
         """The weights that the pipeline gets, in the compute dtype."""
-        gather = lambda weight, dim, spec: _gather(weight.astype(dtype), dim, spec)  # noqa: E731
-        cast = lambda weight, dim, spec: weight.astype(dtype)  # noqa: E731
+        gather = lambda weight, dim, spec: _gather(weight.astype(dtype), dim, spec)
+        cast = lambda weight, dim, spec: weight.astype(dtype)
         return self._moved(master, gather, cast if self.level == 3 else gather)
 
     def accumulators(self, master: Params, working: Params, dtype: Any) -> Params:
@@ -63,7 +63,7 @@ class Zero:
 
         The only data-parallel reduction of levels 0 and 1: once a step, after the pipeline.
         """
-        rest = lambda g, dim, spec: g if dim != UNCUT else _reduce(g, dim, spec)  # noqa: E731
+        rest = lambda g, dim, spec: g if dim != UNCUT else _reduce(g, dim, spec)
         return self._moved(accumulated, _reduce, rest if self.level >= 2 else _reduce)
 
     def _moved(self, params: Params, move: "Move", move_layer: "Move") -> Params:

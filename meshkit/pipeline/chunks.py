@@ -72,7 +72,7 @@ class Chunk:
                     carry = one(carry, k)
                 return carry
             ks = jnp.arange(self.sure, dtype=jnp.int32)
-            step = lambda c, k: (one(c, k), None)  # noqa: E731
+            step = lambda c, k: (one(c, k), None)
             return lax.scan(step, carry, ks, reverse=backward, unroll=min(self.unroll, self.sure))[0]
 
         return all_(some(carry)) if backward else some(all_(carry))
@@ -109,7 +109,7 @@ def parted(placement: Placement, unroll: int, stacks: Params) -> Any:
     rows, chunks = placement.longest, placement.chunks
     if unroll < rows:
         return stacks
-    row = lambda k: jax.tree.map(lambda a: a.reshape(chunks, rows, *a.shape[1:])[:, k], stacks)  # noqa: E731
+    row = lambda k: jax.tree.map(lambda a: a.reshape(chunks, rows, *a.shape[1:])[:, k], stacks)
     return tuple(row(k) for k in range(rows))
 
 

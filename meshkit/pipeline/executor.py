@@ -267,7 +267,7 @@ class _Run:
     def _chunk(self, microbatch: Any, chunk: Any) -> Chunk:
         pipeline = self.pipeline
         samples_B = self.batch.samples_MB[microbatch]
-        context = lambda layer: Context(layer, samples_B, self.key)  # noqa: E731
+        context = lambda layer: Context(layer, samples_B, self.key)
         return chunk_of(pipeline.stages.placement, pipeline.unroll, pipeline.zero, chunk, context)
 
 

@@ -75,7 +75,7 @@ class SaveResiduals:
         return jax.tree.unflatten(tree, leaves)(dy_BSH)
 
     def _vjp(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Any]:
-        run = lambda p, x: block(p, x, context)  # noqa: E731
+        run = lambda p, x: block(p, x, context)
         if self.saveable is not None:
             # Forward and backward are never in one another's sight, so nothing has to prevent their merging.
             run = jax.checkpoint(run, policy=self.saveable, prevent_cse=False)

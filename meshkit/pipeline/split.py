@@ -79,7 +79,7 @@ def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
-    read = lambda v: v.val if isinstance(v, Literal) else values[v]  # noqa: E731
+    read = lambda v: v.val if isinstance(v, Literal) else values[v]
     for equation in jaxpr.eqns:
         if equation.primitive.name in CALLS:
             inner = equation.params["jaxpr"]

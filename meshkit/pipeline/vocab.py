@@ -108,7 +108,9 @@ def head(
     """
 
     @over_tensor([ROWS, ROWS, CUT, P(), P()], (P(), CUT, ROWS))
-    def f(table_vH, grad_vH, h_BsH, targets_BS, weights_BS):  # type: ignore[no-untyped-def]
+    def f(
+        table_vH: jax.Array, grad_vH: jax.Array, h_BsH: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         h_BSH = all_gather(h_BsH, TENSOR, dim=1)
         total, dlogits_BSv = _loss_and_dlogits(_logits(h_BSH, table_vH), targets_BS, weights_BS, vocab, loss)
         wide = dlogits_BSv.dtype
@@ -132,7 +134,7 @@ def head_loss(
     """The loss alone, for evaluation: arguments as in `head`."""
 
     @over_tensor([ROWS, CUT, P(), P()], P())
-    def f(table_vH, h_BsH, targets_BS, weights_BS):  # type: ignore[no-untyped-def]
+    def f(table_vH: jax.Array, h_BsH: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array) -> jax.Array:
         h_BSH = all_gather(h_BsH, TENSOR, dim=1)
         return _loss_and_dlogits(_logits(h_BSH, table_vH), targets_BS, weights_BS, vocab, loss)[0]
 
