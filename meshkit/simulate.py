@@ -4,7 +4,7 @@ import os
 
 from meshkit.errors import MeshkitError
 
-THREADS_A_DEVICE = 8
+THREADS_A_DEVICE = 4
 """A simulated device waits for its peers in a thread of its own for each exchange under way. With as many
 threads as cores, the runtime's default, all may wait and none be left to arrive: a deadlock."""
 

@@ -7,7 +7,7 @@ import pytest
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-os.environ["NPROC"] = "64"  # threads: with two, eight devices that wait for each other may wait for ever
+os.environ["NPROC"] = "32"  # threads: with two, eight devices that wait for each other may wait for ever
 # A program that XLA:CPU loads from a cache on disk may mix up its collectives: it stops or aborts.
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
