@@ -24,7 +24,9 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 class Section(pydantic.BaseModel):
     """A table of the config: immutable, and no key passes unread."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False
+    )
 
 
 class MeshShape(Section):
@@ -108,7 +110,9 @@ class ModelConfig(Section):
     tied: bool | None = Field(None, description="Use the embedding's table as the head too.")
     norm_eps: float | None = Field(None, gt=0, description="Added to the variance in a norm.")
     rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies.")
-    rope_scaling: RopeScaling | None = Field(None, description="Llama 3's scaling of the rotary frequencies.")
+    rope_scaling: RopeScaling | None = Field(
+        None, description="Llama 3's scaling of rotary frequencies: factor, low, high, original."
+    )
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="Share of features dropped in training."
     )
@@ -150,7 +154,7 @@ class RunConfig(Section):
     """One training run."""
 
     steps: Positive = Field(100, description="Optimizer steps.")
-    seed: int = Field(0, ge=0, description="Seed of parameters, dropout and data order.")
+    seed: int = Field(0, ge=0, lt=2**31, description="Seed of parameters, dropout and data order.")
     run_dir: str = Field(
         "runs/run", description="Folder of the run's files; an existing run gets a numbered neighbour."
     )
@@ -213,11 +217,12 @@ def load(
         values: dict[str, Any] = config.model_dump(exclude_unset=True)
     elif isinstance(config, Mapping):
         values = _nested(config)
-    else:
+    elif isinstance(config, str | os.PathLike):
         source, values = str(config), read_toml(Path(config))
-    merged = _merge(values, _nested(overrides or {}))
+    else:
+        raise MeshkitError(f"config = {config!r}: it must be the path of a TOML file, a mapping or a RunConfig")
     try:
-        return RunConfig.model_validate(merged)
+        return RunConfig.model_validate(_merge(values, _nested(overrides or {})))
     except pydantic.ValidationError as error:
         raise MeshkitError("\n".join(_explain(item, source) for item in error.errors())) from None
 
@@ -247,9 +252,11 @@ def keys(section: type[Section] = RunConfig, prefix: str = "") -> dict[str, Fiel
     return found
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(values: Mapping[Any, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
+        if not isinstance(key, str):
+            raise MeshkitError(f"the config: key {key!r}: keys are names, such as 'steps' or 'mesh.data'")
         head, _, rest = key.partition(".")
         if isinstance(value, Section):
             value = value.model_dump(exclude_unset=True)

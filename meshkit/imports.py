@@ -17,7 +17,7 @@ def load_object(path: str, key: str, known: Iterable[str] = ()) -> Any:
     Raises MeshkitError when the form, the module or the object is wrong.
     """
     module_name, colon, name = path.partition(":")
-    if not colon or not module_name or not name:
+    if not colon or not module_name or not name or module_name.startswith("."):
         raise MeshkitError(f"{key} = {path!r}: not a built-in and not 'package.module:object'; {nearest(path, known)}")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -25,7 +25,8 @@ def load_object(path: str, key: str, known: Iterable[str] = ()) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise MeshkitError(f"{key} = {path!r}: {error}; is it installed, or in the working directory?") from None
+        what = "is it" if error.name == module_name else f"{module_name} imports it: is it"
+        raise MeshkitError(f"{key} = {path!r}: {error}; {what} installed, or in the working directory?") from None
     try:
         found = getattr(module, name)
     except AttributeError:

@@ -1,6 +1,6 @@
 """The device mesh: three named axes, and who sits where. The only file that builds a Mesh.
 
-Placement (SPEC 3): tensor peers talk most, so they sit next to each other inside a node; then the
+Placement: tensor peers talk most, so they sit next to each other inside a node; then the
 stages of a pipeline, node by node; data replicas, which talk once a step, are farthest apart. In
 order of devices that is data outermost, then pipe, tensor innermost; in the Mesh the axes are
 named in the order ('data', 'tensor', 'pipe').

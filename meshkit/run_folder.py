@@ -44,7 +44,9 @@ class RunFolder:
         # Process 0 tells all others which folder it is, or that there is none and they must stop too.
         number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
         if number == FAILED:
-            raise MeshkitError(f"run_dir = {config.run_dir!r}: cannot be written: {reason}")
+            raise MeshkitError(
+                f"run_dir = {config.run_dir!r}: cannot be written ({reason}): choose a folder that can be made"
+            )
         return cls(_numbered(config.run_dir, number), mine)
 
     def metrics(self) -> Any:

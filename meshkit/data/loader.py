@@ -88,6 +88,11 @@ class Loader(Iterator[Batch]):
                 f"replicas: set data.batch to a multiple of {microbatches * replicas}"
             )
         if len(source) < batch:
+            if not len(source):
+                raise MeshkitError(
+                    f"{_name(source)} has no sample: give more text, lower data.sequence, or, if it is the held-out "
+                    "split, raise data.held_out"
+                )
             raise MeshkitError(
                 f"{_name(source)} has {len(source)} samples and a batch takes {batch}: lower data.batch to at most "
                 f"{len(source)}, lower data.sequence for more and shorter samples, or give more text"

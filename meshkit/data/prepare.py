@@ -82,6 +82,8 @@ def prepare_cached(
 
 
 def _write(found: list[Document], out: Path, tokenizer: str | None, held_out: float, report: Report | None) -> Summary:
+    if not 0 < held_out < 1:
+        raise MeshkitError(f"held_out = {held_out}: the share kept for evaluation is above 0 and below 1, such as 0.05")
     encoder = load_tokenizer(tokenizer)
     train, held = documents.split(found, held_out)
     total, done = sum(d.size for d in found), 0

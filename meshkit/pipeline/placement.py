@@ -77,11 +77,14 @@ def place(layers: int, stages: int, chunks: int = 1, per_stage: Sequence[int] | 
     groups = stages * chunks
     if per_stage is None:
         if layers < groups:
-            fits = [k for k in range(1, layers + 1) if layers % k == 0]
+            fits = [k for k in range(1, layers + 1) if k * chunks <= layers and layers % k == 0]
             raise MeshkitError(
                 f"model.layers = {layers} are too few for mesh.pipe = {stages}"
                 + (f" stages × pipeline.virtual = {chunks} chunks" if chunks > 1 else " stages")
-                + f": set mesh.pipe to one of {', '.join(map(str, fits))}, or model.layers to {groups} or more"
+                + ": set "
+                + (f"mesh.pipe to one of {', '.join(map(str, fits))}, or " if fits else "")
+                + (f"pipeline.virtual to {layers // stages} or less, or " if chunks > 1 and layers >= stages else "")
+                + f"model.layers to {groups} or more"
             )
         short, longer = divmod(layers, groups)
         return Placement(stages, chunks, (short,) * (groups - longer) + (short + 1,) * longer)
