@@ -114,8 +114,8 @@ def test_a_folder_that_cannot_be_made_stops_all(config: Path, tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     first, second = two_processes(tmp_path, "train", str(config), "--run_dir", "file/run")
     assert (first.code, second.code) == (1, 1), first.err + second.err
-    assert "run_dir = 'file/run': cannot be written: Not a directory" in first.err
-    assert "run_dir = 'file/run': cannot be written: see the message of process 0" in second.err
+    assert "run_dir = 'file/run': cannot be written (Not a directory)" in first.err
+    assert "run_dir = 'file/run': cannot be written (see the message of process 0)" in second.err
 
 
 # --- the environment ----------------------------------------------------------------------------

@@ -326,7 +326,7 @@ MISTAKES = {
     "layers": (["--mesh.pipe", "8", "--mesh.data", "1", "--mesh.tensor", "1"], "model.layers = 4 .* mesh.pipe = 8"),
     "devices": (["--mesh.pipe", "3"], "takes 12 devices and there are 8: set mesh.data"),
     "context": (["--model.context", "8"], "data.sequence = 16 exceeds model.context = 8"),
-    "folder": (["--run_dir", "{text}/run"], "run_dir = .*: cannot be written: Not a directory"),
+    "folder": (["--run_dir", "{text}/run"], "run_dir = .*: cannot be written .Not a directory"),
     "warm-up": (["--optimizer.warmup_steps", "13"], "optimizer.warmup_steps = 13 do not fit into steps = 12: lower"),
     "schedule": (["--pipeline.schedule", "1f1"], "pipeline.schedule = '1f1': no such schedule; did you mean '1f1b'"),
     "chunks": (["--pipeline.virtual", "2"], "pipeline.virtual = 2 needs pipeline.schedule = 'interleaved'"),
