@@ -105,7 +105,10 @@ def test_two_processes_train_as_one(shape: tuple[int, int, int], config: Path, t
     # One screen and one folder: those of process 0.
     assert "step 5/5" in first.out
     assert alone.summary["sample"].splitlines()[-1] in first.out
-    assert [line for line in second.out.splitlines() if not line.startswith("[Gloo] ")] == []
+    # Gloo prints from threads of its own, at times two lines in one.
+    assert [
+        line for line in second.out.splitlines() if line and "peer ranks" not in line and "[Gloo]" not in line
+    ] == []
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run"]
     assert len(list((tmp_path / "runs" / "run").glob("events.out.tfevents.*"))) == 1
 
