@@ -193,7 +193,6 @@ def a_chunk(preset: str, more: dict, precision: str, batch: int) -> tuple[rc.Chu
     stages = functional(builder(sizes(ModelConfig(preset=preset, **more)), 1))
     blocks = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, precision), stages.shapes["blocks"])
     chunk = rc.Chunk(
-        first=0,
         rows=stages.placement.layers,
         sure=stages.placement.layers,
         count=stages.placement.layers,
