@@ -10,9 +10,10 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"warning: {message}", file=sys.stderr)
 
 
+PROFILED = 2
+"""Steps that `--profile` records."""
+
+
 # --- commands -----------------------------------------------------------------------------------
 
 
@@ -62,7 +67,7 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from meshkit.trainer import train
 
     with _stdout_kept_for_json(options.json):
-        result = train(config)
+        result = train(config, profile=PROFILED if options.profile else 0)
     if options.json and jax.process_index() == 0:
         print(json.dumps({"run_dir": str(result.run_dir), **result.summary}))
     return 0
@@ -137,9 +142,23 @@ def _show(report: Any, as_json: bool) -> int:
     return 0 if report.ok else 1
 
 
-def _stdout_kept_for_json(as_json: bool) -> contextlib.AbstractContextManager[Any]:
-    """While a command works, its progress goes to standard error if standard output is for a program."""
-    return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+@contextlib.contextmanager
+def _stdout_kept_for_json(as_json: bool) -> Iterator[None]:
+    """While a command works, its progress goes to standard error if standard output is for a program.
+
+    So do the lines that libraries in C++ write to descriptor 1, such as Gloo's as processes meet.
+    """
+    if not as_json:
+        yield
+        return
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 # --- the parser ---------------------------------------------------------------------------------
@@ -152,9 +171,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"meshkit {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    train = _command(commands, "train", _train, "train a model", usage="%(prog)s CONFIG [--json] [--KEY VALUE …]")
+    train = _command(
+        commands, "train", _train, "train a model", usage="%(prog)s CONFIG [--profile] [--json] [--KEY VALUE …]"
+    )
     train.epilog = key_help()
     train.add_argument("config", metavar="CONFIG", help="a TOML file")
+    train.add_argument(
+        "--profile", action="store_true", help=f"record {PROFILED} steps: a timeline of every device, for Perfetto"
+    )
 
     verify = _command(
         commands,

@@ -212,7 +212,7 @@ def load(
     Overrides are nested mappings or dotted keys: `{"mesh.data": 2}`, `{"mesh": {"data": 2}}`.
     Raises MeshkitError that names the key, the value, the rule and the nearest known key.
     """
-    source = "the config"
+    source, over = "the config", _nested(overrides or {})
     if isinstance(config, RunConfig):
         values: dict[str, Any] = config.model_dump(exclude_unset=True)
     elif isinstance(config, Mapping):
@@ -222,9 +222,10 @@ def load(
     else:
         raise MeshkitError(f"config = {config!r}: it must be the path of a TOML file, a mapping or a RunConfig")
     try:
-        return RunConfig.model_validate(_merge(values, _nested(overrides or {})))
+        return RunConfig.model_validate(_merge(values, over))
     except pydantic.ValidationError as error:
-        raise MeshkitError("\n".join(_explain(item, source) for item in error.errors())) from None
+        said = lambda item: _explain(item, "an override" if _holds(over, item["loc"]) else source)
+        raise MeshkitError("\n".join(map(said, error.errors()))) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -271,6 +272,17 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = result.get(key)
         result[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return result
+
+
+def _holds(values: Any, path: tuple[int | str, ...]) -> bool:
+    """Whether nested tables have a value at `path`, or one that stands for all below it."""
+    for part in path:
+        if not isinstance(values, Mapping):
+            return True
+        if part not in values:
+            return False
+        values = values[part]
+    return bool(path)
 
 
 def _explain(item: Any, source: str) -> str:

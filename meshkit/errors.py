@@ -1,4 +1,4 @@
-"""The one error that means "the user can mend this": it carries the numbers and the way out."""
+"""The one error that means "the user can mend this": it carries the numbers and the way out; its words."""
 
 import difflib
 from collections.abc import Iterable
@@ -19,3 +19,9 @@ def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
     return f"known: {', '.join(known)}"
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 microbatch", "2 microbatches"."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"

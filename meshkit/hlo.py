@@ -81,13 +81,15 @@ class Loop:
 class Collective:
     """An exchange between devices, at one place of the program.
 
-    kind: one of COLLECTIVES; an asynchronous pair counts once, as its kind. bytes: of the whole array
-    that a group works on, as one device holds or gets it (all-gather: the result, else the operands).
+    name: of the instruction. kind: one of COLLECTIVES; an asynchronous pair counts once, as its kind.
+    bytes: of the whole array that a group works on, as one device holds or gets it (all-gather: the
+    result, else the operands).
     operands: arrays that it exchanges at once (the compiler combines small collectives into one).
     groups: partition ids that talk to each other; for a collective-permute, (source, target) pairs.
     loops: those around it, outermost first.
     """
 
+    name: str
     kind: str
     groups: Groups
     bytes: int
@@ -161,7 +163,8 @@ class Module:
                 groups = read_groups(instruction.attributes, self.partitions)
                 size = sum(computation[name].bytes for name in instruction.operands)
                 size *= len(groups[0]) if kind == "all-gather" else 1
-                found.append(Collective(kind, groups, size, len(instruction.operands), loops, instruction.op_name))
+                operands = len(instruction.operands)
+                found.append(Collective(instruction.name, kind, groups, size, operands, loops, instruction.op_name))
         return found
 
     @property

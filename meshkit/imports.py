@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,13 @@ def load_object(path: str, key: str, known: Iterable[str] = ()) -> Any:
     except ModuleNotFoundError as error:
         what = "is it" if error.name == module_name else f"{module_name} imports it: is it"
         raise MeshkitError(f"{key} = {path!r}: {error}; {what} installed, or in the working directory?") from None
+    except Exception as error:  # whatever the user's module does when it is imported
+        where = "".join(
+            f", {frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-1:]
+        )
+        raise MeshkitError(
+            f"{key} = {path!r}: importing {module_name} failed{where}: {type(error).__name__}: {error}"
+        ) from error
     try:
         found = getattr(module, name)
     except AttributeError:

@@ -11,7 +11,7 @@ from typing import Any
 from meshkit.config import RunConfig, keys
 from meshkit.errors import MeshkitError, nearest
 
-OWN_OPTIONS = {"-h", "--help", "--json", "--full"}
+OWN_OPTIONS = {"-h", "--help", "--json", "--full", "--profile"}
 """Options of `train` and `verify` that are not config keys."""
 
 

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from meshkit.data.baselines import ngram_losses
 from meshkit.data.sources import Sources
 from meshkit.data.text import tokenizer_of
+from meshkit.errors import counted
 from meshkit.generate import generate
 from meshkit.pipeline.costs import action_costs
 from meshkit.pipeline.stage import canonical
@@ -30,10 +31,12 @@ def opening(step: TrainStep, sources: Sources) -> Iterator[str]:
     parameters = sum(math.prod(shape.shape) for shape in jax.tree.leaves(shapes))
     layers = step.stages.placement.layers
     yield f"model {config.model.preset}: {parameters:,} parameters in {layers} layers, {config.precision}"
-    yield f"mesh {config.mesh} on {len(devices)} devices ({devices[0].device_kind})"
+    simulated = "simulated " if config.devices else ""
+    yield f"mesh {config.mesh} on {counted(len(devices), f'{simulated}device')} ({devices[0].device_kind})"
     yield (
-        f"batch {config.data.batch} × {config.data.sequence} tokens = {config.mesh.data} replicas × "
-        f"{config.pipeline.microbatches} microbatches × {config.microbatch_size(config.mesh.data)} samples, "
+        f"batch {config.data.batch} × {config.data.sequence} tokens = {counted(config.mesh.data, 'replica')} × "
+        f"{counted(config.pipeline.microbatches, 'microbatch')} × "
+        f"{counted(config.microbatch_size(config.mesh.data), 'sample')}, "
         f"schedule {config.pipeline.schedule}"
     )
     baselines = _baselines(sources)
@@ -53,7 +56,7 @@ def summary(
     steady = [record["tokens_per_second"] for record in history[1:]] or [history[-1]["tokens_per_second"]]
     report: dict[str, Any] = {
         "mesh": config.mesh.sizes,
-        "schedule": f"{config.pipeline.schedule}, {config.pipeline.microbatches} microbatches",
+        "schedule": f"{config.pipeline.schedule}, {counted(config.pipeline.microbatches, 'microbatch')}",
         "ideal_bubble": schedule.ideal_bubble,
         "simulated_bubble": schedule.bubble(action_costs(schedule, config.recompute)),
         "memory_bytes_a_device": peak_bytes(compiled),

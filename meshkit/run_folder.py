@@ -116,6 +116,7 @@ SPELLED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "memory_bytes_a_device": ("memory a device", _mebibytes),
     "held_out_loss": ("held-out loss", _spell),
     "held_out_loss_of_counting": ("of models by counting", _spell),
+    "milliseconds": ("median milliseconds", _spell),
     "run_dir": ("files", str),
 }
 """Lines of the summary whose title or value reads otherwise on the screen than in JSON."""

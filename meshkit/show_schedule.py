@@ -13,7 +13,7 @@ from rich.table import Table
 
 from meshkit.config import ModelConfig
 from meshkit.draw_schedule import draw
-from meshkit.errors import MeshkitError
+from meshkit.errors import MeshkitError, counted
 from meshkit.models.presets import sizes
 from meshkit.pipeline import builders, grid
 from meshkit.pipeline.costs import action_costs, slot_bytes
@@ -94,7 +94,7 @@ class ScheduleReport:
     def print(self, console: Console | None = None) -> None:
         """The grid, and tables of time and memory."""
         console, schedule = console or Console(), self.schedule
-        shape = f"{schedule.stages} stages, {schedule.microbatches} microbatches"
+        shape = f"{counted(schedule.stages, 'stage')}, {counted(schedule.microbatches, 'microbatch')}"
         shape += f", {schedule.chunks} chunks a stage" if schedule.chunks > 1 else ""
         shape += ", a hop takes two ticks" if schedule.hop > 1 else ""
         console.print(f"[bold]{schedule.name}[/]: {shape}; {schedule.ticks} ticks", highlight=False)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from meshkit import assemble, distributed, optimizer, report
+from meshkit import assemble, distributed, optimizer, profiler, report
 from meshkit.config import RunConfig, load
 from meshkit.data.loader import Batch, Loader
 from meshkit.data.sources import UserDataset, open_sources
@@ -24,6 +24,7 @@ from meshkit.errors import MeshkitError
 from meshkit.mesh import build
 from meshkit.metrics import MetricsWriter, Progress
 from meshkit.pipeline.vocab import TokenLoss
+from meshkit.profiler import Profiler
 from meshkit.run_folder import RunFolder
 from meshkit.simulate import simulate_cpu_devices
 from meshkit.train_step import State, TrainStep
@@ -51,6 +52,7 @@ def train(
     model: Any = None,
     loss: TokenLoss | str | None = None,
     dataset: UserDataset | None = None,
+    profile: int = 0,
     **overrides: Any,
 ) -> Result:
     """Train as `config` (a TOML file, a mapping or a RunConfig) says, with `overrides` on top.
@@ -59,6 +61,7 @@ def train(
     called as model(sizes, rngs, vocab_multiple). loss: (logits [B, S, V], targets [B, S]) -> [B, S].
     dataset: (data table, "train" or "held_out") -> an object with __len__ and __getitem__. A table for
     `model` or a name for `loss` overrides the config's keys of these names, as any other key does.
+    profile: record so many steps, and write what each device did when into the run's folder.
 
     Raises MeshkitError for anything the user can mend, and when `max_skipped` steps in a row had
     gradients that are not finite.
@@ -73,11 +76,11 @@ def train(
     distributed.start()
     if settings.precision == "float64":
         with jax.enable_x64(True):
-            return _train(settings, model, loss, dataset)
-    return _train(settings, model, loss, dataset)
+            return _train(settings, model, loss, dataset, profile)
+    return _train(settings, model, loss, dataset, profile)
 
 
-def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserDataset | None) -> Result:
+def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserDataset | None, profile: int) -> Result:
     mesh = build(config.mesh)
     sources = open_sources(config.data, dataset)
     if config.sample_tokens and sources.files is None:
@@ -86,6 +89,7 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
             "to 0, or use data.text or data.tokens"
         )
     step = assemble.train_step(config, mesh, sources.vocab, model, loss)
+    profiler.check(config, profile)
     with (
         _loader(step, mesh, sources.train, config.seed) as batches,
         _loader(step, mesh, sources.held_out, EVALUATION_SEED) as held_out,
@@ -95,9 +99,12 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
         with folder.metrics() as writer, folder.progress(config.steps) as progress:
             for line in report.opening(step, sources):
                 progress.note(line)
-            run = _Run(step, batches, held_out, writer, progress)
+            recorder = profiler.Profiler(folder.path / profiler.FOLDER, profile)
+            run = _Run(step, batches, held_out, writer, progress, recorder)
             state = run.loop()
     summary = report.summary(step, run.compiled, run.history, sources, state, folder.path)
+    if profile:
+        summary |= recorder.report(step, run.compiled)
     folder.show(summary)
     return Result(state, run.history, summary, folder.path)
 
@@ -119,9 +126,15 @@ class _Run:
     """The loop of one run: steps, and what is logged of them."""
 
     def __init__(
-        self, step: TrainStep, batches: Loader, held_out: Loader, writer: MetricsWriter, progress: Progress
+        self,
+        step: TrainStep,
+        batches: Loader,
+        held_out: Loader,
+        writer: MetricsWriter,
+        progress: Progress,
+        profiler: Profiler,
     ) -> None:
-        self.step, self.config = step, step.config
+        self.step, self.config, self.profiler = step, step.config, profiler
         self.batches, self.held_out, self.writer, self.progress = batches, held_out, writer, progress
         self.history: list[dict[str, float]] = []
         # All at once: a rate computed on the device later would wait for the step that runs there.
@@ -140,7 +153,9 @@ class _Run:
         self.clock = time.perf_counter()
         pending = None
         for number in range(1, self.config.steps + 1):
+            self.profiler.before(number, state)
             state, metrics = self.compiled(state, batch)
+            self.profiler.after(number, state)
             if number < self.config.steps:
                 batch = next(self.batches)
             if pending is not None:

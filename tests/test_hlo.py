@@ -103,7 +103,7 @@ def test_axes_are_those_along_which_members_differ() -> None:
         "collective-permute": {"pipe"},
         "reduce-scatter": {"data"},
     }
-    everyone = hlo.Collective("all-reduce", (tuple(range(8)),), 4, 1, (), "")
+    everyone = hlo.Collective("all-reduce.1", "all-reduce", (tuple(range(8)),), 4, 1, (), "")
     assert everyone.axes(MESH) == set(MESH)
     assert everyone.axes({"data": 8, "tensor": 1, "pipe": 1}) == {"data"}
 

@@ -57,23 +57,27 @@ class Chunk:
         """`one(carry, k)` for the layers k of the chunk, in order or backward.
 
         Without empty rows, or up to them, that is a loop; rows that some chunks leave empty stand behind gates.
+        Scopes tell a profile which layer an instruction is for (`measured.py`).
         """
 
         def some(carry: C) -> C:
             spare = range(self.sure, self.rows)
             for k in reversed(spare) if backward else spare:
                 index = jnp.where(k < self.count, k, IDLE)
-                carry = gate(STAGE_GATE, "some", index, functools.partial(_flipped, one, k), carry)
+                with jax.named_scope(f"layer{k}"):
+                    carry = gate(STAGE_GATE, "some", index, functools.partial(_flipped, one, k), carry)
             return carry
 
         def all_(carry: C) -> C:
             if self.unrolled:
                 for k in reversed(range(self.sure)) if backward else range(self.sure):
-                    carry = one(carry, k)
+                    with jax.named_scope(f"layer{k}"):
+                        carry = one(carry, k)
                 return carry
             ks = jnp.arange(self.sure, dtype=jnp.int32)
             step = lambda c, k: (one(c, k), None)
-            return lax.scan(step, carry, ks, reverse=backward, unroll=min(self.unroll, self.sure))[0]
+            with jax.named_scope("layers_back" if backward else "layers"):
+                return lax.scan(step, carry, ks, reverse=backward, unroll=min(self.unroll, self.sure))[0]
 
         return all_(some(carry)) if backward else some(all_(carry))
 

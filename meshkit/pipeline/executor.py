@@ -83,10 +83,11 @@ class Pipeline:
         if self.schedule.trains:
             accumulators = accumulators | {"blocks": parted(self.stages.placement, self.unroll, accumulators["blocks"])}
         carry = run.empty(slots, accumulators)
-        for phase in phases(slots.columns):
+        for number, phase in enumerate(phases(slots.columns)):
             columns = dataclasses.asdict(slots.columns[phase.start : phase.stop])
             tick = functools.partial(run.tick, phase)
-            carry, _ = lax.scan(tick, carry, jax.tree.map(jnp.asarray, columns))
+            with jax.named_scope(f"phase{number}"):
+                carry, _ = lax.scan(tick, carry, jax.tree.map(jnp.asarray, columns))
         if not self.schedule.trains:
             return carry.loss, {}
         return carry.loss, carry.params | {"blocks": whole(carry.params["blocks"])}

@@ -1,0 +1,290 @@
+"""What a profiled step did when: the events of single instructions, put together to actions. No JAX.
+
+An instruction inside an action runs once for each time that its stage does the action in a phase of the
+table, times the trips of the layer loop around it; an idle stage runs nothing. So the n-th event of an
+instruction on a device tells by n alone its step, action, microbatch and layer: no clock is compared,
+and nothing has to be recorded besides names and times.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshkit import hlo
+from meshkit.mesh import PIPE
+from meshkit.pipeline.placement import Placement
+from meshkit.pipeline.schedule import FORWARD, IDLE, WEIGHT, Schedule
+from meshkit.pipeline.slots import Columns, Phase, allocate, phases
+
+ACTIONS = ("forward", "backward", "weight", "embed", "head", "embed_gradient")
+HOPS = ("hop_forward", "hop_backward")
+STEP = ("gather_weights", "reduce_gradients", "update")
+"""Scopes that the executor and the train step write around what they do, as an instruction's op_name has them."""
+
+ROWS = ("step", "actions", "layers", "collectives")
+"""Rows of a device in a trace, coarse to fine."""
+
+
+class Event(NamedTuple):
+    """One run of an instruction on a device (its place in the mesh's flat order), times in seconds."""
+
+    device: int
+    name: str
+    start: float
+    end: float
+
+
+class Span(NamedTuple):
+    """Something that a device did, from start to end, in seconds; `row` is one of ROWS.
+
+    busy: seconds of it in which instructions ran, waits for other devices among them; the rest the device
+    did something else. step: of those recorded, from 0. microbatch, chunk, layer: None where the work is
+    not for one; tick: of the table, the same.
+    """
+
+    device: int
+    row: str
+    name: str
+    start: float
+    end: float
+    busy: float
+    step: int
+    tick: int | None = None
+    microbatch: int | None = None
+    chunk: int | None = None
+    layer: int | None = None
+
+
+LAYER_LOOP = re.compile(r"/(layers|layers_back)/while$")
+"""End of the op_name of a loop that `chunks.Chunk.each` makes."""
+
+
+class What(NamedTuple):
+    """What an event is a piece of: a Span without times; `part` tells those apart that are alike otherwise."""
+
+    device: int
+    row: str
+    name: str
+    part: Any
+    step: int
+    tick: int | None = None
+    microbatch: int | None = None
+    chunk: int | None = None
+    layer: int | None = None
+
+
+class Place(NamedTuple):
+    """Where an instruction stands in the step.
+
+    scope: one of ACTIONS, HOPS, STEP, or "". phase: of the table. loop: the layer loop that it is in, or the
+    layer where layers are unrolled, "" outside; trips: of that loop. exchange: such as "all-gather over
+    tensor", "" when it talks to no one.
+    """
+
+    scope: str
+    phase: int | None
+    loop: str
+    trips: int
+    exchange: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled train step, and the table that it runs.
+
+    mesh: axis -> size in the order of the Mesh. Devices are numbered as `mesh.devices.flat` has them.
+    """
+
+    module: hlo.Module
+    schedule: Schedule
+    placement: Placement
+    mesh: Mapping[str, int]
+
+    def spans(self, events: Iterable[Event], steps: int) -> list[Span]:
+        """What the devices did in `steps` whole steps, in order of time.
+
+        An instruction whose number of events is not what the table says is left out: it belongs to the
+        gate around an action, or the compiler moved it out of there.
+        """
+        of: dict[tuple[int, str], list[Event]] = defaultdict(list)
+        for event in sorted(events, key=lambda event: event.start):
+            if event.name in self.places:
+                of[event.device, event.name].append(event)
+        pieces: dict[What, list[Event]] = defaultdict(list)
+        for (device, name), found in of.items():
+            for what, event in self._read(device, self.places[name], found, steps):
+                pieces[what].append(event)
+        spans = [
+            Span(w.device, w.row, w.name, part[0].start, max(e.end for e in part), _covered(part), *w[4:])
+            for w, part in _in_their_ticks(pieces).items()
+        ]
+        return sorted(spans, key=lambda span: (span.start, span.device, ROWS.index(span.row)))
+
+    # --- an instruction -----------------------------------------------------------------------------
+
+    @functools.cached_property
+    def places(self) -> dict[str, Place]:
+        """Instruction -> its place, for those of a known scope and those that exchange something."""
+        exchanges = {c.name: f"{c.kind} over {_spell(c.axes(self.mesh))}" for c in self.module.collectives()}
+        found = {}
+        for _, instruction, loops in self.module.walk():
+            scope, exchange = _scope(instruction.op_name), exchanges.get(instruction.name, "")
+            if (scope or exchange) and instruction.opcode not in hlo.LOOPS:
+                phase = re.search(r"/phase(\d+)/", instruction.op_name)
+                loop = re.search(r".*(/layers|/layers_back|/layer\d+)/", instruction.op_name)
+                # A loop of one trip has been dissolved by the compiler.
+                trips = math.prod(around.trips or 1 for around in loops if LAYER_LOOP.search(around.op_name))
+                found[instruction.name] = Place(
+                    scope, int(phase[1]) if phase else None, loop[0] if loop else "", trips, exchange
+                )
+        return found
+
+    def _read(self, device: int, place: Place, events: list[Event], steps: int) -> Iterator[tuple[What, Event]]:
+        """Each event of an instruction on a device, with what it is a piece of."""
+        for k, event in enumerate(events):
+            step = k * steps // len(events)
+            if place.exchange:
+                yield What(device, "collectives", place.exchange, (event.name, k), step), event
+            if place.scope in STEP and len(events) % steps == 0:
+                yield What(device, "step", place.scope, None, step), event
+        times = self._times(device, place)
+        if len(events) != steps * len(times) * place.trips:
+            return
+        order = itertools.product(range(steps), times, range(place.trips))
+        for (step, (tick, microbatch, chunk), trip), event in zip(order, events, strict=True):
+            which = step, tick, microbatch, chunk
+            yield What(device, "actions", self._name(place.scope, microbatch), None, *which), event
+            layer = self._layer(device, place, chunk, trip)
+            if layer is not None:
+                yield What(device, "layers", f"layer {layer}", place.loop, *which, layer), event
+
+    def _times(self, device: int, place: Place) -> list[tuple[int, int | None, int]]:
+        """(tick, microbatch, chunk) of each time in a step that a device does what is in a place."""
+        if place.phase is None or place.scope not in ACTIONS + HOPS:
+            return []
+        phase = self._phases[place.phase]
+        ticks = range(phase.start, phase.stop)
+        if place.scope in HOPS:
+            return [(tick, None, 0) for tick in ticks]
+        column = self._column(device, place.scope)
+        chunks = self._column(device, f"{place.scope}_chunk")
+        return [(tick, int(column[tick]), int(chunks[tick])) for tick in ticks if column[tick] != IDLE]
+
+    def _column(self, device: int, name: str) -> np.ndarray:
+        """A column of the table as a device reads it; what the whole mesh does is for chunk 0."""
+        columns = self._columns
+        column: np.ndarray = getattr(columns, name, np.zeros_like(columns.embed))
+        return column[:, self.coordinates(device)[PIPE]] if column.ndim == 2 else column
+
+    def _name(self, scope: str, microbatch: int | None) -> str:
+        letters = {"forward": FORWARD, "backward": self.schedule.backward, "weight": WEIGHT}
+        return f"{letters[scope]}{microbatch}" if scope in letters else scope.replace("_", " ")
+
+    def _layer(self, device: int, place: Place, chunk: int, trip: int) -> int | None:
+        """The model's layer that a trip of a layer loop works on; None outside, and where a trip is of several."""
+        scope, each = place.loop.rstrip("/").rpartition("/")[2], self.placement.shortest
+        alone = re.fullmatch(r"layer(\d+)", scope)
+        if not scope or (not alone and place.trips != each):
+            return None
+        row = int(alone[1]) if alone else each - 1 - trip if scope == "layers_back" else trip
+        group = chunk * self.schedule.stages + self.coordinates(device)[PIPE]
+        return int(self.placement.starts[group]) + row
+
+    # --- the table ----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _columns(self) -> Columns:
+        return allocate(self.schedule).columns
+
+    @functools.cached_property
+    def _phases(self) -> list[Phase]:
+        return phases(self._columns)
+
+    def coordinates(self, device: int) -> dict[str, int]:
+        """Axis -> a device's place on it."""
+        at = np.unravel_index(device, tuple(self.mesh.values()))
+        return dict(zip(self.mesh, map(int, at), strict=True))
+
+
+def _scope(op_name: str) -> str:
+    """The known scope that an op_name has; "" for none, and for what the compiler merged out of several."""
+    known = {word for word in op_name.split("/") if word in ACTIONS + HOPS + STEP}
+    return known.pop() if len(known) == 1 else ""
+
+
+def _in_their_ticks(pieces: Mapping[What, list[Event]]) -> dict[What, list[Event]]:
+    """Pieces sorted by start, without those that the compiler moved out of their tick.
+
+    Where a tick is no trip of a loop, what waits for nothing (a slice of weights) may run long before it,
+    what no one waits for long after: beyond the middle of the tick before, or of the tick after.
+    """
+    starts: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for what, part in pieces.items():
+        if what.tick is not None:
+            starts[what.device, what.step][what.tick] += [event.start for event in part]
+    bounds = {}
+    for (device, step), ticks in starts.items():
+        middles = [-math.inf, *(float(np.median(ticks[tick])) for tick in sorted(ticks)), math.inf]
+        for k, tick in enumerate(sorted(ticks)):
+            bounds[device, step, tick] = middles[k], middles[k + 2]
+    kept = {}
+    for what, part in pieces.items():
+        low, high = bounds.get((what.device, what.step, what.tick), (-math.inf, math.inf))  # type: ignore[arg-type]
+        inside = sorted((e for e in part if low < e.start and e.end < high), key=lambda event: event.start)
+        if inside:
+            kept[what] = inside
+    return kept
+
+
+def _covered(events: Sequence[Event]) -> float:
+    """Seconds in which at least one of the events, sorted by start, lasts."""
+    total, until = 0.0, -math.inf
+    for event in events:
+        total += max(0.0, event.end - max(event.start, until))
+        until = max(until, event.end)
+    return total
+
+
+def _spell(axes: Iterable[str]) -> str:
+    return ", ".join(sorted(axes)) or "no axis"
+
+
+# --- what to make of it ----------------------------------------------------------------------------
+
+
+def medians(spans: Iterable[Span]) -> dict[str, float]:
+    """Kind of action (F, B, I, W, head, hop forward …) -> median busy seconds of one, over devices and microbatches."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for span in spans:
+        if span.row == "actions":
+            seconds[span.name.rstrip("0123456789")].append(span.busy)
+    return {kind: float(np.median(of)) for kind, of in seconds.items()}
+
+
+def trace(program: Program, spans: Iterable[Span]) -> dict[str, Any]:
+    """Spans as Chrome's trace events, which Perfetto and chrome://tracing open: a process a device, its ROWS."""
+    spans = list(spans)
+    events: list[dict[str, Any]] = []
+    for device in sorted({span.device for span in spans}):
+        at = " ".join(f"{axis} {k}" for axis, k in program.coordinates(device).items())
+        events.append({"ph": "M", "pid": device, "name": "process_name", "args": {"name": f"device {device}: {at}"}})
+        for row, name in enumerate(ROWS):
+            events.append({"ph": "M", "pid": device, "tid": row, "name": "thread_name", "args": {"name": name}})
+    for span in spans:
+        times = {"ts": span.start * MICROSECONDS, "dur": (span.end - span.start) * MICROSECONDS}
+        tells = {name: getattr(span, name) for name in ("step", "tick", "microbatch", "chunk", "layer")}
+        place = {"pid": span.device, "tid": ROWS.index(span.row)}
+        args = {name: value for name, value in tells.items() if value is not None}
+        events.append({"ph": "X", **place, "name": span.name, "cat": span.row, **times, "args": args})
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+MICROSECONDS = 1e6
+"""In a second: the unit of Chrome's traces."""

@@ -1,0 +1,92 @@
+"""`meshkit train --profile`: records a few steps and says what each device did when.
+
+JAX's profiler gives the raw trace (for XProf and TensorBoard); `measured.py` reads from it the actions,
+layers and exchanges that the schedule's table asks for.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from meshkit import hlo, measured
+from meshkit.config import RunConfig
+from meshkit.errors import MeshkitError
+from meshkit.measured import Event, Program
+from meshkit.train_step import TrainStep
+
+FIRST = 3
+"""The first step recorded: those before warm up."""
+
+FOLDER = "profile"
+NANOSECONDS = 1e9
+
+
+def check(config: RunConfig, steps: int) -> None:
+    """Raises MeshkitError when a run has not `steps` steps to record."""
+    if steps < 0 or (steps and config.steps < FIRST + steps - 1):
+        raise MeshkitError(
+            f"profile = {steps}: it records that many steps from step {FIRST} on, and steps = {config.steps}: set "
+            f"steps to {FIRST + max(steps, 1) - 1} or more"
+            + (f", or profile to at most {config.steps - FIRST + 1}" if config.steps >= FIRST else "")
+        )
+
+
+class Profiler:
+    """Records `steps` steps of a run, from step FIRST on, into `folder`. Zero: nothing."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self.folder, self.steps = folder, steps
+
+    def before(self, number: int, state: Any) -> None:
+        """Call before step `number` is started."""
+        if self.steps and number == FIRST:
+            jax.block_until_ready(state)  # the steps before it are no part of the record
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0
+            jax.profiler.start_trace(self.folder, profiler_options=options)
+
+    def after(self, number: int, state: Any) -> None:
+        """Call when step `number` has been started."""
+        if self.steps and number == FIRST + self.steps - 1:
+            jax.block_until_ready(state)
+            jax.profiler.stop_trace()
+
+    def report(self, step: TrainStep, compiled: Any) -> dict[str, Any]:
+        """Write the timeline of this process's devices; its path, and median milliseconds of each kind of action."""
+        program = self.program(step, compiled)
+        spans = program.spans(self.events(step), self.steps)
+        process = jax.process_index()
+        path = self.folder / f"timeline{f'-{process}' if process else ''}.json"
+        path.write_text(json.dumps(measured.trace(program, spans)), encoding="utf-8")
+        times = {kind: 1000 * seconds for kind, seconds in measured.medians(spans).items()}
+        return {"profile": str(path), "milliseconds": times}
+
+    def program(self, step: TrainStep, compiled: Any) -> Program:
+        """The compiled step, to read its events with."""
+        module = hlo.read(compiled.as_text())
+        return Program(module, step.schedule, step.stages.placement, dict(step.mesh.shape))
+
+    def events(self, step: TrainStep) -> Iterator[Event]:
+        """Every recorded run of an instruction of the step, on devices of this process."""
+        mine = {
+            device.local_hardware_id: number
+            for number, device in enumerate(step.mesh.devices.flat)
+            if device.process_index == jax.process_index()
+        }
+        traces = sorted(self.folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+        if not traces:
+            raise MeshkitError(f"{self.folder}: JAX's profiler left no trace there")
+        for plane in jax.profiler.ProfileData.from_file(str(traces[-1])).planes:
+            # A GPU has a plane of its own, named by its number; simulated devices share the host's.
+            gpu = re.fullmatch(r"/device:GPU:(\d+)", plane.name)
+            for line in plane.lines:
+                for event in line.events:
+                    facts = dict(event.stats)
+                    ordinal = int(gpu[1]) if gpu else facts.get("device_ordinal")
+                    if facts.get("hlo_module") == "jit__step" and ordinal in mine:
+                        start, end = event.start_ns, event.start_ns + event.duration_ns
+                        yield Event(mine[ordinal], str(facts["hlo_op"]), start / NANOSECONDS, end / NANOSECONDS)
