@@ -101,19 +101,20 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
             "to 0, or use data.text or data.tokens"
         )
     step = assemble.train_step(config, mesh, sources.vocab, model, loss)
+    config = config.model_copy(update={"mesh": step.config.mesh})  # no axis is -1 any more
     layout = Layout(step)
-    record = of_run(step.config, assemble.model_sizes(config, sources.vocab), sources.identity, model)
+    record = of_run(config, assemble.model_sizes(config, sources.vocab), sources.identity, model)
     beginning = begin(config, layout, record, run_folder.note)
     with (
         _loader(step, mesh, sources.train, config.seed, beginning.samples) as batches,
         _loader(step, mesh, sources.held_out, EVALUATION_SEED) as held_out,
     ):
         # Made last: a config that cannot run leaves no folder behind.
-        folder = RunFolder.create(step.config, fresh=config.resume == NEVER)
+        folder = RunFolder.create(config, fresh=config.resume == NEVER)
         with (
             folder.metrics(beginning.history) as writer,
             folder.progress(config.steps, beginning.step) as progress,
-            Checkpoints(home(config, folder.path), config.checkpoint, progress.note) as checkpoints,
+            Checkpoints(home(config, folder.path), config.checkpoint, progress.note, beginning.own) as checkpoints,
             Preemption() as preemption,
         ):
             for line in report.opening(step, sources):
@@ -179,7 +180,7 @@ class _Run:
         self.progress.begin()
         self.clock = time.perf_counter()
         pending = None
-        while self.number < steps and not self.preemption.asked:
+        while True:
             self.number += 1
             state, metrics = self.compiled(state, batch)
             if self.number < steps:
@@ -187,14 +188,16 @@ class _Run:
             if pending is not None:
                 self._read(*pending)
             pending = self.number, metrics
-            evaluate, save = self._evaluation_is_due(), self._save_is_due()
+            last = self.number == steps or self.preemption.asked
+            evaluate, save = self._evaluation_is_due(), last or self._save_is_due()
             if evaluate or save:
                 self._read(*pending, evaluate=state if evaluate else None)
                 pending = None
             if save or (evaluate and self.checkpoints.is_best(self.history)):
                 self._save(state)
             self.checkpoints.look()
-        return state
+            if last:
+                return state
 
     def _logging_is_due(self, number: int) -> bool:
         return number == 1 or number % self.config.log_every == 0
@@ -204,8 +207,6 @@ class _Run:
         return self.number == self.config.steps or bool(every and self.number % every == 0)
 
     def _save_is_due(self) -> bool:
-        if self.number == self.config.steps or self.preemption.asked:
-            return True
         return self.checkpoints.due(self.number, self._logging_is_due(self.number))
 
     def _read(self, number: int, metrics: Mapping[str, jax.Array], evaluate: State | None = None) -> None:

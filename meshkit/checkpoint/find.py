@@ -51,6 +51,11 @@ def find(config: RunConfig, note: Note) -> Origin | None:
     is whole, or a path holds none.
     """
     if config.resume == NEVER:
+        if config.checkpoint.folder and steps_of(epath.Path(config.checkpoint.folder)):
+            raise MeshkitError(
+                f"checkpoint.folder = {config.checkpoint.folder!r}: holds checkpoints, and resume = 'never' begins "
+                "another run: choose another folder"
+            )
         return None
     own = newest_whole(home(config, config.run_dir), note)
     if own is not None:

@@ -2,8 +2,9 @@
 
 Names are paths: params/blocks/attention/query/kernel, optimizer/0/mu/embed/table, step. Layers stand in the
 model's order, tables have no padding. Where the stages hold an array that way already, it is saved as it lies.
-Else it is rearranged on the devices, one array at a time: what cut its rows is put on another dim first, an
-all-to-all, so that no device holds more than its share.
+Else it is rearranged on the devices, one array at a time: what cut its rows is put on another dim first, by an
+all-to-all, so that no device holds more than its share (where an axis divides no other dim, its peers hold
+the same for that moment), and what is saved goes to host memory at once.
 """
 
 import dataclasses
@@ -142,7 +143,7 @@ class Layout:
 def _with_rows_whole(array: jax.ShapeDtypeStruct) -> NamedSharding:
     """The sharding of `array`, with what cuts dim 0 moved, axis by axis, to the longest dim that it divides.
 
-    An axis that divides none is left out: the array is small then, and its peers hold the same.
+    An axis that divides none is left out: its peers hold the same.
     """
     sharding = array.sharding
     assert isinstance(sharding, NamedSharding)

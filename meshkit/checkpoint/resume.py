@@ -29,6 +29,11 @@ class Beginning:
     history: History = dataclasses.field(default_factory=list)
     origin: Origin | None = None
 
+    @property
+    def own(self) -> int | None:
+        """The step of the run's own checkpoint that it goes on from."""
+        return self.step if self.origin is not None and self.origin.own else None
+
     def state(self, step: TrainStep, layout: Layout) -> State:
         """The state on the mesh of `step`: drawn, or each device reading its own part of the checkpoint.
 

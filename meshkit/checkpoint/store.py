@@ -32,14 +32,16 @@ History = list[dict[str, float]]
 class Checkpoints:
     """What a run saves, into `folder`. A context manager: leaving it waits for the save under way.
 
-    note: shows a line to the user. A save that fails is shown, its leavings are removed, and training goes on.
+    note: shows a line to the user. whole: the step of the checkpoint that the run goes on from. A save that fails
+    is shown, its leavings are removed, and training goes on.
     """
 
-    def __init__(self, folder: epath.Path, config: CheckpointConfig, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: epath.Path, config: CheckpointConfig, note: Callable[[str], None], whole: int | None = None
+    ) -> None:
         self.folder, self._config, self._note = folder, config, note
-        self.last: int | None = None  # the step of the last save begun
-        self.whole: int | None = None  # and of the last that was finished
-        self._shown: int | None = None
+        self.whole = whole  # the step of the last save that was finished
+        self.last = self._shown = whole  # of the last begun, and of the last whose end was shown
         self._began = time.monotonic()
         self._manager = ocp.CheckpointManager(
             folder,
@@ -104,7 +106,7 @@ class Checkpoints:
 
     def _failed(self, error: Exception) -> None:
         self._shown = self.last
-        left = f"the one of step {self.whole} is whole" if self.whole else "there is none of this run yet"
+        left = f"the one of step {self.whole} is whole" if self.whole is not None else "there is none of this run yet"
         self._note(
             f"error: the checkpoint of step {self.last} could not be written to {self.folder} ({_reason(error)}): "
             f"training goes on; {left}"
