@@ -1,4 +1,4 @@
-"""The command line: `meshkit train | verify | schedule | demo | data`.
+"""The command line: `meshkit train | verify | schedule | demo | data | checkpoint`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
@@ -70,6 +70,8 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         result = train(config, profile=PROFILED if options.profile else 0)
     if options.json and jax.process_index() == 0:
         print(json.dumps({"run_dir": str(result.run_dir), **result.summary}))
+    if not result.saved:
+        raise MeshkitError(f"the last checkpoint of {result.run_dir} could not be written: see above")
     return 0
 
 
@@ -130,6 +132,63 @@ def _data_show(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     print(f"{options.folder}: {header.dtype}, vocabulary {header.vocab:,}, tokenizer {header.tokenizer}")
     for split, counts in header.splits.items():
         print(f"  {split:<8} {counts.tokens:>15,} tokens {counts.documents:>11,} documents")
+    return 0
+
+
+def _checkpoints() -> Any:
+    """The module that looks at checkpoints, on the CPU: a GPU may be busy with training."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    from meshkit.checkpoint import inspect
+
+    return inspect
+
+
+def _checkpoint_list(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    inspect = _checkpoints()
+    rows = inspect.listed(options.path)
+    if options.json:
+        print(json.dumps(rows))
+        return 0
+    for row in rows:
+        loss = "" if row.get("held_out_loss") is None else f", held-out loss {row['held_out_loss']:.4f}"
+        what = (
+            row.get("error") or f"step {row['step']}  {row['samples']:,} samples  {row['holds']}{loss}  {row['saved']}"
+        )
+        print(f"{row['path']}  {row['bytes'] / 2**20:,.1f} MiB  {what}")
+    return 0
+
+
+def _checkpoint_show(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    inspect = _checkpoints()
+    shown = inspect.shown(options.path)
+    if options.json:
+        print(json.dumps(shown))
+        return 0
+    arrays = shown.pop("arrays")
+    for name, value in shown.items():
+        print(f"{name:<14} {json.dumps(value)}")
+    for name, (dtype, shape) in arrays.items():
+        print(f"  {name:<60} {dtype:<9} {shape}")
+    return 0
+
+
+def _checkpoint_verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    inspect = _checkpoints()
+    found = inspect.verified(options.path)
+    if options.json:
+        print(json.dumps({"ok": not any(found.values()), "checkpoints": found}))
+    else:
+        for folder, wrong in found.items():
+            print(f"{folder}: {'damaged' if wrong else 'whole'}", *wrong, sep="\n  ")
+    return 1 if any(found.values()) else 0
+
+
+def _checkpoint_convert(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    inspect = _checkpoints()
+    copy = inspect.convert(options.path, options.out, options.weights, options.dtype)
+    print(json.dumps({"path": str(copy)}) if options.json else copy)
     return 0
 
 
@@ -230,7 +289,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     show = _command(actions, "show", _data_show, "what a folder of token files holds")
     show.add_argument("folder", type=Path, metavar="DIR", help="a folder made by `meshkit data prepare`")
+    _checkpoint_commands(commands)
     return parser
+
+
+def _checkpoint_commands(commands: Any) -> None:
+    checkpoint = commands.add_parser("checkpoint", help="checkpoints", description="Look at checkpoints, copy them.")
+    actions = checkpoint.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _command(actions, "list", _checkpoint_list, "the checkpoints there")
+    _command(actions, "show", _checkpoint_show, "what a checkpoint holds (the newest, if PATH holds several)")
+    _command(actions, "verify", _checkpoint_verify, "read every file and compare its checksum")
+    convert = _command(actions, "convert", _checkpoint_convert, "a copy of a checkpoint in another form or place")
+    convert.add_argument("--out", required=True, metavar="DIR", help="folder or bucket for the copy")
+    convert.add_argument("--weights", action="store_true", help="the parameters alone, to begin another training with")
+    convert.add_argument("--dtype", choices=["float32", "bfloat16", "float16", "float64"], help="of the weights")
+    for action in actions.choices.values():
+        action.add_argument("path", metavar="PATH", help="a run's folder, a folder of checkpoints, or one checkpoint")
 
 
 def _command(commands: Any, name: str, run: Any, purpose: str, usage: str | None = None) -> argparse.ArgumentParser:

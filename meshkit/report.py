@@ -50,7 +50,8 @@ def summary(
     """The end of a run as a dict for JSON; the same on every process.
 
     memory_bytes: XLA's peak for one device (arguments, results, temporaries). bubbles: idle share of the
-    stages' time, of an ideal pipeline and of this table in lock-step. losses: nats a token.
+    stages' time, of an ideal pipeline and of this table in lock-step. losses: nats a token. Without
+    `compiled` (None: there was no step left) no memory, without a last evaluation no held-out loss.
     """
     config, schedule = step.config, step.schedule
     steady = [record["tokens_per_second"] for record in history[1:]] or [history[-1]["tokens_per_second"]]
@@ -59,12 +60,12 @@ def summary(
         "schedule": f"{config.pipeline.schedule}, {counted(config.pipeline.microbatches, 'microbatch')}",
         "ideal_bubble": schedule.ideal_bubble,
         "simulated_bubble": schedule.bubble(action_costs(schedule, config.recompute)),
-        "memory_bytes_a_device": peak_bytes(compiled),
+        **({"memory_bytes_a_device": peak_bytes(compiled)} if compiled is not None else {}),
         "tokens_per_second": float(np.median(steady)),
         "skipped_steps": int(history[-1]["skipped_total"]),
-        "loss": history[-1]["loss"],
-        "held_out_loss": history[-1]["held_out_loss"],
+        **{name: history[-1][name] for name in ("loss", "held_out_loss") if name in history[-1]},
         **({"held_out_loss_of_counting": baselines} if (baselines := _baselines(sources)) else {}),
+        "steps": int(history[-1]["step"]),
         "run_dir": str(run_dir),
     }
     if config.sample_tokens:
