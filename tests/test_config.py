@@ -138,7 +138,7 @@ def test_a_wrong_value_is_named_with_its_key_and_its_rule(tmp_path: Path, key: s
 def test_an_unknown_key_is_answered_with_the_nearest(tmp_path: Path, key: str, nearest: str) -> None:
     with pytest.raises(MeshkitError) as error:
         load(written(tmp_path, ""), {key: 1})
-    assert re.match(rf".*run\.toml: unknown key '{re.escape(key.split('.')[0])}", str(error.value))
+    assert re.match(rf"an override: unknown key '{re.escape(key.split('.')[0])}", str(error.value))
     assert nearest in str(error.value)
 
 
