@@ -125,7 +125,7 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
                 progress.note(line)
             recorder = Profiler(folder.path / profiler.FOLDER, profile, beginning.step)
             watchers = writer, progress, checkpoints, preemption, recorder
-            run = _Run(step, layout, record, beginning, batches, held_out, *watchers)
+            run = _Run(config, step, layout, record, beginning, batches, held_out, *watchers)
             state = run.loop()
     summary = report.summary(step, run.compiled, run.history, sources, state, folder.path)
     if recorder.done:
@@ -152,6 +152,7 @@ def _loader(step: TrainStep, mesh: Mesh, source: Any, seed: int, start: int = 0)
 class _Run:
     """The loop of one run: steps, what is logged of them, and what is saved."""
 
+    config: RunConfig
     step: TrainStep
     layout: Layout
     record: Record
@@ -166,7 +167,7 @@ class _Run:
     compiled: Any = None
 
     def __post_init__(self) -> None:
-        self.config, self.number = self.step.config, self.beginning.step
+        self.number = self.beginning.step
         self.history: History = list(self.beginning.history)
         # All at once: a rate computed on the device later would wait for the step that runs there.
         rate = optimizer.learning_rate(self.config.optimizer, self.config.steps)
@@ -236,7 +237,10 @@ class _Run:
         if evaluate is not None:
             values["held_out_loss"] = self._evaluate(evaluate)
         self.history.append({"step": number, **values})
-        self.writer.write(number, values)
+        try:
+            self.writer.write(number, values)
+        except OSError as error:  # as with a checkpoint, which holds them too: training goes on
+            self.progress.note(f"error: the metrics of step {number} are not written yet ({error.strerror or error})")
         self.progress.update(number, values)
         self.clock = time.perf_counter()
 

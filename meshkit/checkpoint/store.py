@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -17,6 +18,7 @@ from meshkit.checkpoint import seal
 from meshkit.checkpoint.layout import Tree
 from meshkit.checkpoint.record import Record
 from meshkit.config import CheckpointConfig
+from meshkit.errors import MeshkitError
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 """In the name of a folder that Orbax has not finished."""
@@ -43,16 +45,17 @@ class Checkpoints:
         self.whole = whole  # the step of the last save that was finished
         self.last = self._shown = whole  # of the last begun, and of the last whose end was shown
         self._began = time.monotonic()
-        self._manager = ocp.CheckpointManager(
-            folder,
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=_policy(config),
-                best_fn=lambda metrics: metrics["held_out_loss"],
-                best_mode="min",
-                cleanup_tmp_directories=True,
-                async_options=ocp.options.AsyncOptions(timeout_secs=SECONDS, post_finalization_callback=self._seal),
-            ),
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=_policy(config),
+            best_fn=lambda metrics: metrics["held_out_loss"],
+            best_mode="min",
+            cleanup_tmp_directories=True,
+            async_options=ocp.options.AsyncOptions(timeout_secs=SECONDS, post_finalization_callback=self._seal),
         )
+        try:
+            self._manager = ocp.CheckpointManager(folder, options=options)
+        except OSError as error:
+            raise MeshkitError(f"{folder}: no checkpoint can be written there ({error.strerror or error})") from None
 
     def due(self, step: int, logged: bool) -> bool:
         """Whether `every` or `keep` ask for a checkpoint of `step`. logged: its metrics are read anyway."""
@@ -125,11 +128,19 @@ class Checkpoints:
         return [path for path in self.folder.iterdir() if path.name.startswith(f"{self.last}{TEMPORARY}")]
 
     def __enter__(self) -> Self:
+        self._hook = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.wait()
         self._manager.close()
+        sys.unraisablehook = self._hook
+
+    def _unraisable(self, event: Any) -> None:
+        """Once one write has failed, Orbax no longer listens; what others answer later has nowhere to go."""
+        if "Event loop is closed" not in str(event.exc_value):
+            self._hook(event)
 
 
 def _policy(config: CheckpointConfig) -> Any:
