@@ -104,15 +104,16 @@ def parse(text: str, per_node: int | None = None) -> Cluster:
     return regular(accelerator(match[2]), int(match[1]), per_node)
 
 
-def regular(kind: Accelerator, devices: int, per_node: int | None = None) -> Cluster:
-    """`devices` of one kind in equal nodes of one rack. Raises MeshkitError when they do not fill their nodes."""
+def regular(kind: Accelerator, devices: int, per_node: int | None = None, network: Link | None = None) -> Cluster:
+    """`devices` of one kind in equal nodes of one rack; network: instead of the kind's usual. Raises MeshkitError when they do not fill their nodes."""
     size = min(per_node or kind.node, devices)
     if size < 1 or devices % size:
         raise MeshkitError(
             f"{devices} devices do not fill nodes of {size}: take {devices // size * size} or "
             f"{-(-devices // size) * size} devices, or another size of node (--nodes-of)"
         )
-    return Cluster(kind, devices // size, size, devices // size, (kind.link, kind.network, kind.network))
+    between = network or kind.network
+    return Cluster(kind, devices // size, size, devices // size, (kind.link, between, between))
 
 
 class LinkFile(Section):

@@ -24,6 +24,7 @@ from meshkit.planner.workload import (
     layer,
     layer_parameters,
     model_flops,
+    stage_layers,
     table_parameters,
     update,
 )
@@ -182,8 +183,7 @@ def _once(work: Workload, layout: Layout, data: Group) -> list[Term]:
 
 def _asynchronous(work: Workload, layout: Layout, peers: dict[str, Group]) -> tuple[tuple[Term, ...], float]:
     mesh, m, v, profile = layout.mesh, layout.microbatches, layout.virtual, work.profile
-    counts = placement(work.sizes.layers, mesh.pipe, v).counts
-    layers = [sum(counts[s :: mesh.pipe]) for s in range(mesh.pipe)]
+    layers = stage_layers(work.sizes, layout, profile)
     one = layer(work, layout.microbatch, peers["tensor"], layout.sequence_parallel, layout.recompute, False)
     top = head(work, layout.microbatch, peers["tensor"], mesh.tensor)
     each, last = (sum(t.seconds for t in terms) for terms in ([t for of in one for t in of], top))
@@ -202,6 +202,9 @@ def _asynchronous(work: Workload, layout: Layout, peers: dict[str, Group]) -> tu
     hop = exchange_term("hops", PIPE, "hop", activation / cut, peers["pipe"], work.cluster)
     hops = 2 * (m * v * (1 - profile.hidden_pipe) + mesh.pipe - 1) if mesh.pipe > 1 else 0
     terms.append(hop.times(hops))
+    if mesh.pipe > 1:
+        stalled = profile.stall.seconds(mesh.tensor, mesh.devices)
+        terms.append(Term("stall", PIPE, m, stalled, "s", 1.0))
     bubble = flow.asynchronous(stages, m, v) - busy
     window = layers[busiest] * sum(t.seconds for of in (one.inputs, one.weights) for t in of)
     terms += _once_overlapped(work, layout, peers["data"], max(layers), window)

@@ -6,7 +6,7 @@ so all hold the same. Megatron-like: as arXiv 2205.05198 counts it, stage by sta
 
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
 from meshkit.planner.layout import BFLOAT16, Layout, placement
-from meshkit.planner.workload import Workload, layer_parameters, linears, table_parameters
+from meshkit.planner.workload import Workload, layer_parameters, linears, stage_layers, table_parameters
 
 Bytes = dict[str, float]
 
@@ -75,12 +75,12 @@ def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
 def _megatron(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     sizes, mesh, profile = work.sizes, layout.mesh, work.profile
     T, P, D, v = mesh.tensor, mesh.pipe, mesh.data, layout.virtual
-    counts = placement(sizes.layers, P, v).counts
+    counts = stage_layers(sizes, layout, profile)
     tokens = layout.microbatch * work.sequence
     logits = tokens * sizes.vocab / T
     result = []
     for stage in range(P):
-        layers = sum(counts[stage::P])
+        layers = counts[stage]
         tables = (stage == 0) + (stage == P - 1 and (P > 1 or not sizes.tied))
         held = (layers * layer_parameters(sizes) + tables * table_parameters(sizes)) / T
         cut = held / (D if layout.zero else 1)
@@ -91,10 +91,10 @@ def _megatron(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
                 "weights": cut * FLOAT32,
                 "moments": 2 * cut * FLOAT32,
                 "working copy": held * BFLOAT16,
-                "gradients": held * profile.accumulator_bytes,
+                "gradients": held * profile.gradient_memory,
                 "activations": flying * kept,
-                "logits": logits * profile.logit_bytes if stage == P - 1 else 0.0,
-                "working set": 0.0,
+                "logits": logits * profile.logit_memory if stage == P - 1 else 0.0,
+                "working set": profile.workspace,
             }
         )
     return tuple(result)

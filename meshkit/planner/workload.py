@@ -14,13 +14,14 @@ from meshkit.pipeline.costs import BYTES, FLOAT32, WIDENING
 from meshkit.planner import collectives
 from meshkit.planner.cluster import Cluster, Group
 from meshkit.planner.hardware import Accelerator
+from meshkit.planner.layout import Layout, balanced, placement
 from meshkit.planner.profile import Profile
 
 COMPUTE, TENSOR, PIPE, DATA, BUBBLE = KINDS = ("compute", "tensor", "pipe", "data", "bubble")
 """What a step's time goes to."""
 
-FLASH_BACKWARD = 2.5
-"""Of a flash kernel's forward: five products for two (arXiv 2205.14135)."""
+PLAIN_BACKWARD, FLASH_BACKWARD = 2.0, 2.5
+"""Of attention's forward: four products for two; of a flash kernel's forward: five products for two (arXiv 2205.14135)."""
 
 
 class Term(NamedTuple):
@@ -88,6 +89,20 @@ def parameters(sizes: Sizes) -> int:
 def attention_flops(sizes: Sizes, sequence: int) -> float:
     """Forward, a sample and layer: query × key and weights × value over the S(S+1)/2 pairs that causality leaves."""
     return 2 * 2 * sizes.heads * sizes.head_dim * sequence * (sequence + 1) / 2
+
+
+def head_in_layers(sizes: Sizes) -> float:
+    """Products of the head, in those of a layer."""
+    return table_parameters(sizes) / sum(i * o for i, o in linears(sizes).values())
+
+
+def stage_layers(sizes: Sizes, layout: Layout, profile: Profile) -> list[int]:
+    """Layers of each stage of `layout` under a framework."""
+    P = layout.mesh.pipe
+    if profile.balanced:
+        return list(balanced(sizes.layers, P, head_in_layers(sizes)))
+    counts = placement(sizes.layers, P, layout.virtual).counts
+    return [sum(counts[s::P]) for s in range(P)]
 
 
 def forward_flops(sizes: Sizes, sequence: int) -> float:
@@ -166,8 +181,13 @@ def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, 
     ]
     products = product_term("linears", shapes, device, work.element)
     flops = samples * attention_flops(sizes, work.sequence) / T
-    rate = device.flops["bfloat16"] * device.efficiency.attention
-    attention = Term("attention", COMPUTE, 1, flops, "FLOP", rate)
+    rate = device.flops["bfloat16"] * device.efficiency.attention * profile.flash
+    pairs = samples * sizes.heads / T * work.sequence**2
+    if profile.scores:
+        moved = pairs * profile.scores / (device.bandwidth * device.efficiency.memory)
+        attention = Term("attention", COMPUTE, 1, 2 * flops, "FLOP", device.flops["bfloat16"] * device.efficiency.matmul, moved)
+    else:
+        attention = Term("attention", COMPUTE, 1, flops, "FLOP", rate)
     between = T if sequence_parallel else 1
     traffic, heads = profile.traffic, (sizes.heads + sizes.kv_heads) * sizes.head_dim
     moved = traffic.width * sizes.width / between + (traffic.hidden * sizes.mlp_width + traffic.heads * heads) / T
@@ -179,20 +199,25 @@ def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, 
     again = profile.again[recompute]
     spared = 1 if at_once and recompute == "full" and again.linears > 1 else 0
     repeat = lambda term, factor: term.times(factor - min(spared, factor))._replace(name=f"{term.name}, again")
-    return Layer(
-        forward=(products, attention, elementwise, exchange),
-        inputs=(
-            repeat(products, again.linears),
-            repeat(attention, again.attention),
-            repeat(elementwise, again.elementwise),
-            repeat(exchange, again.exchanges),
-            products,
-            attention.times(FLASH_BACKWARD),
-            elementwise.times(2),
-            exchange,
-        ),
-        weights=(products,),
+    forward = (products, attention, elementwise, exchange)
+    inputs = (
+        repeat(products, again.linears),
+        repeat(attention, again.attention),
+        repeat(elementwise, again.elementwise),
+        repeat(exchange, again.exchanges),
+        products,
+        attention.times(PLAIN_BACKWARD if profile.scores else FLASH_BACKWARD),
+        elementwise.times(2),
+        exchange.times(profile.backward_exchanges if sequence_parallel else 1),
     )
+    waits = (_wait(forward, profile.host), _wait((*inputs, products), 2 * profile.host))
+    return Layer((*forward, waits[0]), (*inputs, waits[1]), (products,))
+
+
+def _wait(terms: Sequence[Term], host: float) -> Term:
+    """What the device waits for the host, which takes `host` seconds to launch these terms' kernels."""
+    idle = max(0.0, host - sum(term.seconds for term in terms))
+    return Term("waiting for the host", COMPUTE, 1, idle, "s", 1.0)
 
 
 @functools.lru_cache(maxsize=4096)
