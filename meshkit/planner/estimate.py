@@ -219,6 +219,8 @@ def _once_overlapped(work: Workload, layout: Layout, data: Group, layers: int, w
     how = "reduce-scatter" if layout.zero else "all-reduce"
     gradients = exchange_term("gradients", DATA, how, held * profile.gradient_bytes, data, work.cluster)
     weights = exchange_term("weights", DATA, "all-gather", held * work.element, data, work.cluster)
+    # A bucket a layer: every one has the steps of its ring.
+    gradients, weights = (term._replace(extra=layers * term.extra) for term in (gradients, weights))
     terms = [(gradients, window), (weights.times(int(layout.zero > 0)), window / 2)]
     shown = [
         term.times(1 - profile.hidden_data * min(1.0, room / term.seconds)) for term, room in terms if term.seconds

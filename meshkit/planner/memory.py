@@ -1,7 +1,7 @@
 """What each device of a stage holds, in bytes by kind.
 
 meshkit: as `train_step.py`, `zero.py` and `pipeline/executor.py` allocate it; all stages have arrays of one shape,
-so all hold the same. Megatron-like: as arXiv 2205.05198 counts it, stage by stage.
+so all hold the same. Other frameworks: as arXiv 2205.05198 counts it, stage by stage.
 """
 
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
@@ -72,40 +72,45 @@ def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     )
 
 
-def _megatron(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
+def _others(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     sizes, mesh, profile = work.sizes, layout.mesh, work.profile
     T, P, D, v = mesh.tensor, mesh.pipe, mesh.data, layout.virtual
     counts = stage_layers(sizes, layout, profile)
     tokens = layout.microbatch * work.sequence
-    logits = tokens * sizes.vocab / T
+    logits = tokens * sizes.vocab * profile.logit_memory / (1 if profile.whole_logits else T)
+    layer = tokens * _kept(work, layout)
+    recomputes = layout.recompute == "full"
+    # A backward makes the gradient of a product, and widens it, before it is added.
+    gradient = max(i * o for i, o in linears(sizes).values()) / T * FLOAT32
+    boundary = tokens * sizes.width * BFLOAT16 / (T if layout.sequence_parallel else 1)
     result = []
     for stage in range(P):
-        layers = counts[stage]
         tables = (stage == 0) + (stage == P - 1 and (P > 1 or not sizes.tied))
-        held = (layers * layer_parameters(sizes) + tables * table_parameters(sizes)) / T
+        held = (counts[stage] * layer_parameters(sizes) + tables * table_parameters(sizes)) / T
         cut = held / (D if layout.zero else 1)
-        flying = in_flight(layout, stage) * (layers / v)
-        kept = tokens * _kept(work, layout)
+        flying = in_flight(layout, stage) * counts[stage] / v
         result.append(
             {
                 "weights": cut * FLOAT32,
                 "moments": 2 * cut * FLOAT32,
                 "working copy": held * BFLOAT16,
                 "gradients": held * profile.gradient_memory,
-                "activations": flying * kept,
-                "logits": logits * profile.logit_memory if stage == P - 1 else 0.0,
-                "working set": profile.workspace,
+                "activations": flying * (boundary if recomputes else layer),
+                "logits": logits if stage == P - 1 else 0.0,
+                "working set": profile.workspace + gradient + (layer if recomputes else 0.0),
             }
         )
     return tuple(result)
 
 
 def _kept(work: Workload, layout: Layout) -> float:
-    """Bytes that a device keeps of a token in a layer."""
-    sizes, kept, T = work.sizes, work.profile.kept[layout.recompute], layout.mesh.tensor
+    """Bytes that a device keeps of a token in a layer, without recomputation."""
+    sizes, kept, T = work.sizes, work.profile.kept, layout.mesh.tensor
     A, K = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    inside = kept.heads * (A + 2 * K) + kept.out * A + kept.hidden * (WIDENING[sizes.family] + 1) * sizes.mlp_width
-    return kept.between * sizes.width / (T if layout.sequence_parallel else 1) + inside / T
+    products = (WIDENING[sizes.family] + 1) * sizes.mlp_width
+    inside = kept.heads * (A + 2 * K) + kept.out * A + kept.hidden * products
+    scores = 0 if layout.recompute == "selective" else kept.scores * sizes.heads * work.sequence
+    return kept.between * sizes.width / (T if layout.sequence_parallel else 1) + (inside + scores) / T
 
 
 def in_flight(layout: Layout, stage: int) -> int:
@@ -116,4 +121,4 @@ def in_flight(layout: Layout, stage: int) -> int:
     return min(m * v, P * (v - 1) + 2 * (P - 1 - stage) + 1)
 
 
-MODELS = {True: _meshkit, False: _megatron}
+MODELS = {True: _meshkit, False: _others}

@@ -4,11 +4,15 @@ A reader turns the rows of one table, by its column names, into cases. What it l
 docstring. None of them knows a constant for its own table: what differs between frameworks stands in `profile.py`.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from meshkit.planner.evidence.cases import Case, case, gpt, integer, llama, number, read
 from meshkit.planner.hardware import GIB, GIGA
+from meshkit.planner.layout import FLOAT32
+from meshkit.planner.memory import RESERVE
+from meshkit.planner.profile import MEGATRON_2021
 
 
 def ultrascale(path: Path) -> Iterator[Case | None]:
@@ -82,11 +86,14 @@ def bloom(path: Path) -> Iterator[Case | None]:
             continue
         heads = integer(row["heads"]) or hidden // 144
         memory = number(row["mem_GB"])
+        profile = MEGATRON_2021
+        if "fp32 grad accumulation" in row["precision"]:
+            profile = dataclasses.replace(profile, gradient_memory=profile.gradient_memory + FLOAT32)
         yield case(
             path.stem, line, f"{row['size_printed']} {hidden}", gpt(layers, hidden, heads, 250_000, 2048), "a100-80",
-            (int(row["dp"]), int(row["tp"]), int(row["pp"])), int(row["gbs"]), 2048, int(row["mbs"]), "megatron-2021",
+            (int(row["dp"]), int(row["tp"]), int(row["pp"])), int(row["gbs"]), 2048, int(row["mbs"]), profile,
             recompute="full", zero=int(row["zero_stage"]), sequence_parallel=False, network="omni-path", seconds=seconds,
-            memory=memory * GIB if memory else None, out_of_memory=row["status"] == "OOM" or None,
+            memory=memory * GIB - RESERVE if memory else None, out_of_memory=row["status"] == "OOM" or None,
         )
 
 
