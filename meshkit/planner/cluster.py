@@ -105,7 +105,10 @@ def parse(text: str, per_node: int | None = None) -> Cluster:
 
 
 def regular(kind: Accelerator, devices: int, per_node: int | None = None, network: Link | None = None) -> Cluster:
-    """`devices` of one kind in equal nodes of one rack; network: instead of the kind's usual. Raises MeshkitError when they do not fill their nodes."""
+    """`devices` of one kind in equal nodes of one rack; network: instead of the kind's usual.
+
+    Raises MeshkitError when they do not fill their nodes.
+    """
     size = min(per_node or kind.node, devices)
     if size < 1 or devices % size:
         raise MeshkitError(

@@ -23,11 +23,12 @@ class Link:
 class Efficiency:
     """What a kind of device reaches of its peaks, 0 … 1. Fitted on published runs by `tests/planner/fit.py`.
 
-    matmul: of peak FLOP/s, in large products. attention: of peak FLOP/s, in a flash kernel. memory: of memory
+    matmul: of peak FLOP/s, in large products; float8: of that again, in float8. attention: of peak FLOP/s, in a flash kernel. memory: of memory
     bandwidth, in elementwise work. node, network: of the bandwidth of the links in a node, between nodes.
     """
 
     matmul: float = 0.75
+    float8: float = 0.88
     attention: float = 0.45
     memory: float = 0.8
     node: float = 0.75
@@ -57,8 +58,9 @@ NVLINK3, NVLINK5 = ("NVLink", 16.0), ("NVLink", 12.0)
 XGMI = ("Infinity Fabric", 3.0)
 PCIE = ("PCIe", 5.0)
 ICI = ("ICI", 1.0)
-"""Links in a node, and µs of one step of an exchange over them. NVLink: all-reduces of
-32 … 256 MB by 8 H200 take 95 µs, by 8 A100 150 … 300 µs beyond their volume, 14 steps (ml-engineering, network). ICI: about 1 µs a hop (scaling-book). The others are assumed."""
+"""Links in a node, and µs of one step of an exchange over them. NVLink: all-reduces of 32 … 256 MB by 8 H200 take
+95 µs, by 8 A100 150 … 300 µs, by 8 B200 110 … 170 µs beyond their volume, 14 steps (ml-engineering, network). ICI:
+about 1 µs a hop (scaling-book). The others are assumed."""
 
 INFINIBAND = ("InfiniBand", 8.0)
 EFA = ("EFA", 45.0)
@@ -104,7 +106,7 @@ AMPERE = Efficiency(matmul=0.80, attention=0.45, memory=0.9, node=0.78, network=
 HOPPER = Efficiency(matmul=0.70, attention=0.40, memory=0.85, node=0.81, network=0.9)
 BLACKWELL = Efficiency(matmul=0.49, attention=0.40, memory=0.8, node=0.76, network=0.9)
 """node: of a ring over large payloads, 234 of 300 GB/s, 365 of 450, 682 of 900 (ml-engineering); network: 365 GB/s for
-8 × 50 GB/s (there too, H200 with EFA). matmul, attention and memory are fitted."""
+8 × 50 GB/s (there too, H200 with EFA); float8: 70.9 of 80.3 % of H100's peaks (there too, MAMF). matmul, attention and memory are fitted."""
 
 CATALOGUE: dict[str, Accelerator] = {
     name: Accelerator(name, **values)

@@ -44,8 +44,8 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True)
 class Stall:
-    """Seconds a microbatch that a pipeline stands still for no reason of arithmetic or bandwidth: the larger of
-    `peers`, with 32 tensor peers, falling with their square, and `devices`, with 512 devices, with their fifth power."""
+    """Seconds a microbatch that a pipeline stands still for no reason of arithmetic or bandwidth: the larger of `peers`,
+    at 32 tensor peers, growing with their square, and `devices`, at 512 devices, with their fifth power."""
 
     peers: float = 0.0
     devices: float = 0.0
@@ -140,7 +140,14 @@ MEGATRON = Profile(
 """Megatron-LM (arXiv 2104.04473, 2205.05198): asynchronous 1F1B, head on the last stage, nothing overlapped. A backward
 under sequence parallelism gathers the inputs of linears again. Traffic: fitted."""
 
-MEGATRON_2021 = dataclasses.replace(MEGATRON, name="megatron-2021", traffic=FUSED, scores=12, kept=dataclasses.replace(KEPT, scores=5), gradient_memory=5)
+MEGATRON_2021 = dataclasses.replace(
+    MEGATRON,
+    name="megatron-2021",
+    traffic=FUSED,
+    scores=12,
+    kept=dataclasses.replace(KEPT, scores=5),
+    gradient_memory=5,
+)
 """Its GPT of 2021: fused norms, activations and softmax; scores written, read and written by the softmax, read, and
 as much for dropout."""
 
@@ -167,7 +174,7 @@ NANOTRON = dataclasses.replace(
     workspace=0.3e9,
 )
 """nanotron, as the Ultra-Scale Playbook ran it. Kept, memory, host and stall are fitted on its runs. The stall is what
-they wait beyond all work as soon as there are stages; it comes and goes: the same layout repeats up to 40-fold apart."""
+they wait beyond all work as soon as there are stages; it comes and goes: one layout repeats up to 40-fold apart."""
 
 ALEPH = dataclasses.replace(
     MEGATRON,

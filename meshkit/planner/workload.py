@@ -21,7 +21,7 @@ COMPUTE, TENSOR, PIPE, DATA, BUBBLE = KINDS = ("compute", "tensor", "pipe", "dat
 """What a step's time goes to."""
 
 PLAIN_BACKWARD, FLASH_BACKWARD = 2.0, 2.5
-"""Of attention's forward: four products for two; of a flash kernel's forward: five products for two (arXiv 2205.14135)."""
+"""Of attention's forward: four products for two; of a flash kernel's: five for two (arXiv 2205.14135)."""
 
 
 class Term(NamedTuple):
@@ -119,16 +119,17 @@ def model_flops(sizes: Sizes, sequence: int, tokens: float) -> float:
 # --- times ----------------------------------------------------------------------------------------
 
 
-def product_term(name: str, shapes: Sequence[tuple[float, float, float]], device: Accelerator, element: int) -> Term:
+def product_term(name: str, shapes: Sequence[tuple[float, float, float]], work: "Workload", precision: str) -> Term:
     """Products [M, K] × [K, N] for (M, N, K) in `shapes`: arithmetic, and their operands through memory once.
 
     What is small in any dim has few FLOPs a byte; adding both times is the cost of filling and draining tiles.
     """
-    efficiency = device.efficiency
+    device = work.device
     flops = sum(2 * M * N * K for M, N, K in shapes)
-    moved = element * sum(M * K + K * N + M * N for M, N, K in shapes)
-    rate = device.flops["bfloat16" if element == 2 else "float32"] * efficiency.matmul
-    return Term(name, COMPUTE, 1, flops, "FLOP", rate, moved / (device.bandwidth * efficiency.memory))
+    moved = work.element * sum(M * K + K * N + M * N for M, N, K in shapes)
+    reached = device.efficiency.matmul * (device.efficiency.float8 if precision == "float8" else 1)
+    rate = device.flops[precision] * reached
+    return Term(name, COMPUTE, 1, flops, "FLOP", rate, moved / (device.bandwidth * device.efficiency.memory))
 
 
 def memory_term(name: str, moved: float, device: Accelerator) -> Term:
@@ -164,8 +165,13 @@ class Workload:
 
     @property
     def element(self) -> int:
-        """Bytes of a value of the forward and backward."""
-        return BYTES[self.precision]
+        """Bytes of a value of the forward and backward; float8 is for operands of products alone."""
+        return BYTES.get(self.precision, BYTES["bfloat16"])
+
+    @property
+    def wide(self) -> str:
+        """The dtype of what is not done in float8: attention and the head."""
+        return "bfloat16" if self.precision == "float8" else self.precision
 
 
 @functools.lru_cache(maxsize=4096)
@@ -179,13 +185,15 @@ def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, 
     shapes = [
         (tokens, o / T, i) if name in ("qkv", "up") else (tokens, o, i / T) for name, (i, o) in linears(sizes).items()
     ]
-    products = product_term("linears", shapes, device, work.element)
+    products = product_term("linears", shapes, work, work.precision)
     flops = samples * attention_flops(sizes, work.sequence) / T
-    rate = device.flops["bfloat16"] * device.efficiency.attention * profile.flash
+    rate = device.flops[work.wide] * device.efficiency.attention * profile.flash
     pairs = samples * sizes.heads / T * work.sequence**2
     if profile.scores:
         moved = pairs * profile.scores / (device.bandwidth * device.efficiency.memory)
-        attention = Term("attention", COMPUTE, 1, 2 * flops, "FLOP", device.flops["bfloat16"] * device.efficiency.matmul, moved)
+        attention = Term(
+            "attention", COMPUTE, 1, 2 * flops, "FLOP", device.flops[work.wide] * device.efficiency.matmul, moved
+        )
     else:
         attention = Term("attention", COMPUTE, 1, flops, "FLOP", rate)
     between = T if sequence_parallel else 1
@@ -227,7 +235,7 @@ def head(work: Workload, samples: int, tensor: Group, ways: int) -> tuple[Term, 
     shape = (tokens, rows, work.sizes.width)
     volume = float(tokens * work.sizes.width * work.element)
     return (
-        product_term("logits and their gradients", [shape] * 3, work.device, work.element),
+        product_term("logits and their gradients", [shape] * 3, work, work.wide),
         memory_term("cross-entropy", SOFTMAX_PASSES * tokens * rows * FLOAT32, work.device),
         exchange_term("head", TENSOR, "all-gather", volume, tensor, work.cluster).times(3),
     )

@@ -79,7 +79,14 @@ def gpt(layers: int, width: int, heads: int, vocab: int, sequence: int, tied: bo
 
 
 def llama(
-    layers: int, width: int, heads: int, mlp: int, vocab: int, sequence: int, kv_heads: int | None = None, tied: bool = False
+    layers: int,
+    width: int,
+    heads: int,
+    mlp: int,
+    vocab: int,
+    sequence: int,
+    kv_heads: int | None = None,
+    tied: bool = False,
 ) -> Sizes:
     """A Llama of these sizes."""
     return Sizes("llama", layers, width, heads, kv_heads or heads, width // heads, mlp, vocab, sequence, tied)
