@@ -5,6 +5,7 @@ so all hold the same. Other frameworks: as arXiv 2205.05198 counts it, stage by 
 """
 
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
+from meshkit.planner import flow
 from meshkit.planner.layout import BFLOAT16, Layout, placement
 from meshkit.planner.workload import Workload, layer_parameters, linears, stage_layers, table_parameters
 
@@ -21,19 +22,6 @@ def stages(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     return MODELS[work.profile.name == "meshkit"](work, layout)
 
 
-def slots(layout: Layout) -> dict[str, int]:
-    """Slots of each file of `slots.allocate` for the layout's table, by formula."""
-    P, m, v = layout.mesh.pipe, layout.microbatches, layout.virtual
-    kept = {
-        "gpipe": m,
-        "1f1b": min(m, 2 * (P - 1) + 1),
-        "zero-bubble": min(m, 2 * (P - 1) + 1),
-        "interleaved": min(m * v, P * (v + 1) - 1),
-    }[layout.schedule]
-    held = min(m, P) if layout.schedule == "zero-bubble" else 0
-    return {"inputs": 1, "kept": kept, "gradients": m if layout.schedule == "gpipe" else 1, "held": held}
-
-
 def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     sizes, mesh, zero = work.sizes, layout.mesh, layout.zero
     T, P, D = mesh.tensor, mesh.pipe, mesh.data
@@ -45,7 +33,7 @@ def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     master = (blocks + tables) / cut
     tokens = layout.microbatch * work.sequence
     activation = tokens * sizes.width * work.element / T
-    counts = slots(layout)
+    counts = flow.slots(layout.schedule, P, layout.microbatches, layout.virtual)
     at_once = P == 1 and layout.virtual == 1 and layout.schedule != "gpipe"
     by_layer = layout.recompute != "full" or at_once
     kept = tokens * kept_bytes(sizes, layout.recompute, work.precision) / T
