@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from meshkit.errors import MeshkitError
 from meshkit.pipeline.costs import FLOAT32
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from meshkit.planner import flow, memory
@@ -104,7 +105,16 @@ def estimate(job: Job, layout: Layout, cluster: Cluster, profile: Profile = MESH
 
 
 def workload(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Workload:
-    """What the layouts of a job have in common. Make one and use it for all: it remembers its parts."""
+    """What the layouts of a job have in common. Make one and use it for all: it remembers its parts.
+
+    Raises MeshkitError when the accelerator has no rate for the job's dtype.
+    """
+    rates = cluster.accelerator.flops
+    if job.precision not in rates:
+        raise MeshkitError(
+            f"precision = {job.precision!r}: the planner knows no rate of {cluster.accelerator.name} for it; "
+            f"it knows {', '.join(rates)}"
+        )
     return Workload(job.sizes, job.sequence, cluster, profile, job.precision)
 
 

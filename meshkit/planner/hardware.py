@@ -21,10 +21,11 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Efficiency:
-    """What a kind of device reaches of its peaks, 0 … 1. Fitted on published runs by `tests/planner/fit.py`.
+    """What a kind of device reaches of its peaks, 0 … 1. Fitted on published runs by `planner.evidence.fit`.
 
-    matmul: of peak FLOP/s, in large products; float8: of that again, in float8. attention: of peak FLOP/s, in a flash kernel. memory: of memory
-    bandwidth, in elementwise work. node, network: of the bandwidth of the links in a node, between nodes.
+    matmul: of peak FLOP/s, in large products; float8: of that again, in float8. attention: of peak FLOP/s, in a flash
+    kernel. memory: of memory bandwidth, in elementwise work. node, network: of the bandwidth of the links in a node,
+    between nodes.
     """
 
     matmul: float = 0.75
@@ -106,7 +107,8 @@ AMPERE = Efficiency(matmul=0.80, attention=0.45, memory=0.9, node=0.78, network=
 HOPPER = Efficiency(matmul=0.70, attention=0.40, memory=0.85, node=0.81, network=0.9)
 BLACKWELL = Efficiency(matmul=0.49, attention=0.40, memory=0.8, node=0.76, network=0.9)
 """node: of a ring over large payloads, 234 of 300 GB/s, 365 of 450, 682 of 900 (ml-engineering); network: 365 GB/s for
-8 × 50 GB/s (there too, H200 with EFA); float8: 70.9 of 80.3 % of H100's peaks (there too, MAMF). matmul, attention and memory are fitted."""
+8 × 50 GB/s (there too, H200 with EFA); float8: 70.9 of 80.3 % of H100's peaks (there too, MAMF). matmul and memory are
+fitted, attention is FlashAttention 2's (arXiv 2307.08691)."""
 
 CATALOGUE: dict[str, Accelerator] = {
     name: Accelerator(name, **values)

@@ -44,8 +44,11 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True)
 class Stall:
-    """Seconds a microbatch that a pipeline stands still for no reason of arithmetic or bandwidth: the larger of `peers`,
-    at 32 tensor peers, growing with their square, and `devices`, at 512 devices, with their fifth power."""
+    """Seconds a microbatch that a pipeline stands still, for no reason of arithmetic or bandwidth.
+
+    The larger of `peers`, at 32 tensor peers, growing with their square, and `devices`, at 512 devices, growing with
+    their fifth power.
+    """
 
     peers: float = 0.0
     devices: float = 0.0

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from meshkit.config import MeshShape
@@ -57,6 +58,11 @@ def read(path: Path, columns: set[str]) -> list[tuple[int, Row]]:
         return [(line, row) for line, row in enumerate(reader, 2)]
 
 
+def integers(row: Row, *columns: str) -> list[int]:
+    """The integers in some cells of a row."""
+    return [int(row[column]) for column in columns]
+
+
 def integer(text: str) -> int | None:
     """An integer, or None where the cell is empty or says otherwise."""
     try:
@@ -73,22 +79,15 @@ def number(text: str) -> float | None:
         return None
 
 
-def gpt(layers: int, width: int, heads: int, vocab: int, sequence: int, tied: bool = True) -> Sizes:
-    """A GPT of these sizes: LayerNorm, biases, a GELU MLP of four widths."""
+def gpt(shape: Sequence[int], tied: bool = True) -> Sizes:
+    """A GPT of (layers, width, heads, vocabulary, sequence): LayerNorm, biases, a GELU MLP of four widths."""
+    layers, width, heads, vocab, sequence = shape
     return Sizes("gpt2", layers, width, heads, heads, width // heads, 4 * width, vocab, sequence, tied, dropout=0.1)
 
 
-def llama(
-    layers: int,
-    width: int,
-    heads: int,
-    mlp: int,
-    vocab: int,
-    sequence: int,
-    kv_heads: int | None = None,
-    tied: bool = False,
-) -> Sizes:
-    """A Llama of these sizes."""
+def llama(shape: Sequence[int], kv_heads: int | None = None, tied: bool = False) -> Sizes:
+    """A Llama of (layers, width, heads, MLP width, vocabulary, sequence)."""
+    layers, width, heads, mlp, vocab, sequence = shape
     return Sizes("llama", layers, width, heads, kv_heads or heads, width // heads, mlp, vocab, sequence, tied)
 
 

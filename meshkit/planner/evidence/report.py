@@ -14,6 +14,7 @@ from rich.table import Table
 from meshkit.errors import MeshkitError
 from meshkit.planner.evidence.judge import Judgement, Predicted, judge
 from meshkit.planner.evidence.tables import TABLES
+from meshkit.planner.hardware import GIB
 
 
 def report(folder: Path, out: Path | None) -> list[Judgement]:
@@ -47,15 +48,11 @@ def plot(name: str, predicted: Sequence[Predicted], path: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot
 
-    panels = {
-        "seconds a step": [(row.case.model, row.case.seconds, row.estimate.step) for row in predicted],
-        "GiB a device": [
-            (row.case.model, row.case.memory and row.case.memory / 2**30, row.estimate.peak_memory / 2**30)
-            for row in predicted
-        ],
-    }
-    shown = {title: [p for p in points if p[1]] for title, points in panels.items()}
-    shown = {title: points for title, points in shown.items() if points}
+    times = [(row.case.model, row.case.seconds, row.estimate.step) for row in predicted if row.case.seconds]
+    memories = [
+        (row.case.model, row.case.memory / GIB, row.estimate.peak_memory / GIB) for row in predicted if row.case.memory
+    ]
+    shown = {title: points for title, points in (("seconds a step", times), ("GiB a device", memories)) if points}
     figure, axes = pyplot.subplots(1, max(1, len(shown)), figsize=(6 * max(1, len(shown)), 5.5), squeeze=False)
     for axis, (title, points) in zip(axes[0], shown.items(), strict=True):
         for model in sorted({model for model, _, _ in points}):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from meshkit.models.presets import Sizes
-from meshkit.planner.evidence.cases import Case, Row, case, gpt, integer, llama, number, read
+from meshkit.planner.evidence.cases import Case, Row, case, gpt, integer, integers, llama, number, read
 from meshkit.planner.hardware import CATALOGUE, GIB, GIGA
 from meshkit.planner.layout import FLOAT32
 from meshkit.planner.memory import RESERVE
@@ -21,15 +21,12 @@ def ultrascale(path: Path) -> Iterator[Case | None]:
     the table does not say which it was."""
     columns = {"model", "layers", "hidden", "heads", "ffn", "embeddings", "vocab", "seq", "gpus", "dp", "tp", "pp"}
     for line, row in read(path, columns | {"zero_stage", "mbs", "grad_acc", "tok_s_gpu", "peak_mem_GB"}):
-        dp, tp, pp, mbs, acc = (int(row[k]) for k in ("dp", "tp", "pp", "mbs", "grad_acc"))
+        dp, tp, pp, mbs, acc = integers(row, "dp", "tp", "pp", "mbs", "grad_acc")
         if row["status_marker"] != "ok" or not row["tok_s_gpu"]:
             continue
         kv = 8 if "GQA8" in row["arch_guess"] else None
-        sizes = llama(
-            *(int(row[k]) for k in ("layers", "hidden", "heads", "ffn", "vocab", "seq")),
-            kv,
-            row["embeddings"] == "tied",
-        )
+        shape = integers(row, "layers", "hidden", "heads", "ffn", "vocab", "seq")
+        sizes = llama(shape, kv, row["embeddings"] == "tied")
         batch = dp * mbs * acc
         memory = number(row["peak_mem_GB"])
         yield case(
@@ -56,7 +53,7 @@ def hagemann(path: Path) -> Iterator[Case | None]:
     for line, row in read(path, columns | {"mbs", "sequence_parallel", "recompute", "kernel", "status", "step_time_s"}):
         if "not available" in row["status"]:
             continue
-        sizes = llama(*(int(row[k]) for k in ("layers", "hidden", "heads", "ffn", "vocab_inferred", "seq")))
+        sizes = llama(integers(row, "layers", "hidden", "heads", "ffn", "vocab_inferred", "seq"))
         seconds = number(row["step_time_s"])
         yield case(
             path.stem,
@@ -90,7 +87,7 @@ KERNELS = {
 def sc21(path: Path) -> Iterator[Case | None]:
     """megatron_sc21_table1: all rows; step times as the table derives them from hardware FLOPs."""
     for line, row in read(path, {"layers", "hidden", "heads", "seq", "vocab", "gpus", "tp", "pp", "mbs", "gbs"}):
-        sizes = gpt(*(int(row[k]) for k in ("layers", "hidden", "heads", "vocab", "seq")))
+        sizes = gpt(integers(row, "layers", "hidden", "heads", "vocab", "seq"))
         yield case(
             path.stem,
             line,
@@ -111,7 +108,10 @@ def sc21(path: Path) -> Iterator[Case | None]:
 
 
 def bloom(path: Path) -> Iterator[Case | None]:
-    """bloom_a100_topology_tuning: rows with layers; heads default to hidden / 144. nvidia-smi's memory has the reserve."""
+    """bloom_a100_topology_tuning: rows with layers; heads default to hidden / 144.
+
+    Memory is nvidia-smi's, so the reserve is taken off.
+    """
     for line, row in read(path, {"hidden", "layers", "heads", "seq", "dp", "tp", "pp", "mbs", "gbs", "sec_per_it"}):
         layers, hidden, seconds = integer(row["layers"]), integer(row["hidden"]), number(row["sec_per_it"])
         if not layers or not hidden or "swapped" in row["remark"] or "printed gpus" in row["remark"]:
@@ -125,7 +125,7 @@ def bloom(path: Path) -> Iterator[Case | None]:
             path.stem,
             line,
             f"{row['size_printed']} {hidden}",
-            gpt(layers, hidden, heads, 250_000, 2048),
+            gpt((layers, hidden, heads, 250_000, 2048)),
             "a100-80",
             (int(row["dp"]), int(row["tp"]), int(row["pp"])),
             int(row["gbs"]),
@@ -147,7 +147,8 @@ def simumax(path: Path) -> Iterator[Case | None]:
     for line, row in read(path, {"model", "layers_reduced", "hidden", "heads", "kv_heads", "ffn", "tp", "cp", "pp"}):
         if not row["hidden"] or int(row["cp"]) > 1 or int(row["ep"]) > 1:
             continue
-        sizes = llama(*(int(row[k]) for k in ("layers_reduced", "hidden", "heads", "ffn", "vocab", "seq", "kv_heads")))
+        shape = integers(row, "layers_reduced", "hidden", "heads", "ffn", "vocab", "seq")
+        sizes = llama(shape, int(row["kv_heads"]))
         first, last = (float(row[f"alloc_{which}_stage_GiB"]) * GIB for which in ("first", "last"))
         yield case(
             path.stem,
@@ -226,19 +227,19 @@ def _recipe(
 
 def _squared_relu(layers: int, width: int, heads: int, kv_heads: int) -> Sizes:
     """Nemotron-4 (arXiv 2402.16819): no gate, four widths, an untied vocabulary of 256,000."""
-    plain = gpt(layers, width, heads, 256_000, 4096, tied=False)
+    plain = gpt((layers, width, heads, 256_000, 4096), tied=False)
     return dataclasses.replace(plain, kv_heads=kv_heads, dropout=0.0)
 
 
 NVIDIA: dict[str, Sizes] = {
-    "GPT3-20B": gpt(44, 6144, 48, 51200, 2048),
-    "GPT3-175B": gpt(96, 12288, 96, 51200, 2048),
-    "LLAMA2-13B": llama(40, 5120, 40, 13824, 32000, 4096),
-    "LLAMA3-8B": llama(32, 4096, 32, 14336, 128256, 8192, 8),
-    "LLAMA3-70B": llama(80, 8192, 64, 28672, 128256, 8192, 8),
-    "LLAMA3.1-8B": llama(32, 4096, 32, 14336, 128256, 8192, 8),
-    "LLAMA3.1-70B": llama(80, 8192, 64, 28672, 128256, 8192, 8),
-    "LLAMA3.1-405B": llama(126, 16384, 128, 53248, 128256, 8192, 8),
+    "GPT3-20B": gpt((44, 6144, 48, 51200, 2048)),
+    "GPT3-175B": gpt((96, 12288, 96, 51200, 2048)),
+    "LLAMA2-13B": llama((40, 5120, 40, 13824, 32000, 4096)),
+    "LLAMA3-8B": llama((32, 4096, 32, 14336, 128256, 8192), 8),
+    "LLAMA3-70B": llama((80, 8192, 64, 28672, 128256, 8192), 8),
+    "LLAMA3.1-8B": llama((32, 4096, 32, 14336, 128256, 8192), 8),
+    "LLAMA3.1-70B": llama((80, 8192, 64, 28672, 128256, 8192), 8),
+    "LLAMA3.1-405B": llama((126, 16384, 128, 53248, 128256, 8192), 8),
     "NEMOTRON4-15B": _squared_relu(32, 6144, 48, 8),
     "NEMOTRON4-340B": _squared_relu(96, 18432, 96, 8),
 }
