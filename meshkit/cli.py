@@ -1,4 +1,4 @@
-"""The command line: `meshkit train | verify | schedule | demo | data`.
+"""The command line: `meshkit train | verify | compile | schedule | demo | data`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         overrides: dict[str, Any] = {}
-        if argv[:1] in (["train"], ["verify"]):
+        if argv[:1] in (["train"], ["verify"], ["compile"]):
             argv, overrides = split_overrides(argv)
         options = _parser().parse_args(argv)
         with warnings.catch_warnings():
@@ -76,6 +76,14 @@ def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     with _stdout_kept_for_json(options.json):
         report = verify(config, full=options.full)
     return _show(report, options.json)
+
+
+def _compile(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from meshkit.planner.cluster import parse
+    from meshkit.planner.compile import compile_step
+
+    config, cluster = load(options.config, overrides), parse(options.cluster, options.nodes_of)
+    return _show(compile_step(config, cluster, options.backend, options.hlo, options.timeout), options.json)
 
 
 def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -129,7 +137,7 @@ def _data_show(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _show(report: Any, as_json: bool) -> int:
-    """Print a report of `verify` or `demo`; 1 when it found an inequality."""
+    """Print a report of `verify`, `compile` or `demo`; 1 when it found what must not be."""
     if as_json:
         print(report.to_json())
     else:
@@ -166,6 +174,29 @@ def _parser() -> argparse.ArgumentParser:
     verify.epilog = "KEY: any config key; meshkit train --help lists them."
     verify.add_argument("config", metavar="CONFIG", help="a TOML file")
     verify.add_argument("--full", action="store_true", help="keep the model's sizes instead of shrinking its widths")
+
+    compile_ = _command(
+        commands,
+        "compile",
+        _compile,
+        "compile the train step for a cluster that is not there",
+        usage="%(prog)s CONFIG --cluster 64xh100 [--nodes-of N] [--backend cuda|cpu] [--hlo FILE] [--json] "
+        "[--KEY VALUE …]",
+    )
+    compile_.epilog = "KEY: any config key; meshkit train --help lists them. Exits with 1 if it does not fit."
+    compile_.add_argument("config", metavar="CONFIG", help="a TOML file")
+    compile_.add_argument("--cluster", required=True, metavar="NxGPU", help="GPUs and their kind: 64xh100")
+    compile_.add_argument("--nodes-of", type=int, metavar="N", help="GPUs of a node (default: the kind's usual)")
+    compile_.add_argument(
+        "--backend",
+        choices=["cuda", "cpu"],
+        default="cuda",
+        help="cuda: XLA's own compiler for these GPUs (default); cpu: check legality on simulated devices",
+    )
+    compile_.add_argument("--hlo", type=Path, metavar="FILE", help="write the compiled program's text")
+    compile_.add_argument(
+        "--timeout", type=float, default=1800.0, metavar="S", help="seconds the compiler may take (default: 1800)"
+    )
 
     schedule = _command(commands, "schedule", _schedule, "draw a pipeline schedule; its time and memory")
     schedule.add_argument(

@@ -16,7 +16,7 @@ from jax import lax
 from meshkit.mesh import PIPE
 from meshkit.pipeline.buffers import STAGE_GATE, gate, get, put
 from meshkit.pipeline.collectives import axis_index
-from meshkit.pipeline.placement import Placement
+from meshkit.pipeline.placement import ROW, Placement
 from meshkit.pipeline.schedule import IDLE
 from meshkit.pipeline.stage import Context, Params
 
@@ -63,7 +63,8 @@ class Chunk:
             spare = range(self.sure, self.rows)
             for k in reversed(spare) if backward else spare:
                 index = jnp.where(k < self.count, k, IDLE)
-                carry = gate(STAGE_GATE, "some", index, functools.partial(_flipped, one, k), carry)
+                with jax.named_scope(f"{ROW}_{k}"):
+                    carry = gate(STAGE_GATE, "some", index, functools.partial(_flipped, one, k), carry)
             return carry
 
         def all_(carry: C) -> C:

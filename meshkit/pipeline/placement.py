@@ -16,6 +16,9 @@ from meshkit.errors import MeshkitError
 
 EMPTY_LAYER = -1
 
+ROW = "row"
+"""The gate around row k of a chunk, where some chunks have no layer, is named `row_k` in the compiled program."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
