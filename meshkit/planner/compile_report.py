@@ -11,12 +11,9 @@ from rich.table import Table
 
 from meshkit.config import RunConfig
 from meshkit.planner.figures import Figures
+from meshkit.planner.memory import RESERVE
 
 GIB, TERA = 2**30, 1e12
-
-RESERVE = 2 * GIB
-"""Memory of a GPU that XLA does not plan: the CUDA context with its loaded kernels, some 0.5 GiB, and NCCL's buffers,
-which grow with the communicators, some 1 GiB for three axes."""
 
 JAX_SHARE = 0.75
 """Of a GPU's memory JAX takes this share for arrays, unless XLA_PYTHON_CLIENT_MEM_FRACTION is set."""
