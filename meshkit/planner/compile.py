@@ -22,6 +22,7 @@ from meshkit.config import DataConfig, RunConfig
 from meshkit.data.text import ByteTokenizer
 from meshkit.data.tokens import Header
 from meshkit.errors import MeshkitError
+from meshkit.planner.beside import beside, estimated
 from meshkit.planner.cluster import Cluster
 from meshkit.planner.compile_child import Request
 from meshkit.planner.compile_report import Memory, Report
@@ -76,16 +77,15 @@ def compile_step(
         None if hlo is None else str(hlo.absolute()),
     )
     said = _ask(request, timeout)
-    return Report(
-        cluster=str(cluster),
-        backend=backend,
-        config=config,
-        jax=said["jax"],
-        seconds=said["seconds"],
-        memory=None if kind is None else Memory.of(said["memory"], kind.memory),
-        figures=None if said["figures"] is None else _figures(said["figures"]),
-        notes=notes + ([crossing] if crossing else []),
-    )
+    notes += [crossing] if crossing else []
+    about = dict(cluster=str(cluster), backend=backend, config=config, jax=said["jax"], seconds=said["seconds"])
+    if kind is None:
+        return Report(**about, memory=None, figures=None, beside=[], notes=notes)
+    memory, figures = Memory.of(said["memory"], kind.memory), _figures(said["figures"])
+    ours = estimated(config, cluster, vocab)
+    notes += [ours] if isinstance(ours, str) else []
+    rows = [] if isinstance(ours, str) else beside(ours, memory.arguments, memory.peak, figures)
+    return Report(**about, memory=memory, figures=figures, beside=rows, notes=notes)
 
 
 def cudnn_version() -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshkit.config import RunConfig
+from meshkit.planner.beside import Beside
 from meshkit.planner.figures import Figures
 from meshkit.planner.memory import RESERVE
 
@@ -54,7 +55,8 @@ class Memory:
 class Report:
     """A compiled step. memory, figures: None where only its legality was checked (backend "cpu").
 
-    seconds: tracing and compiling. notes: what the user should know, in sentences.
+    seconds: tracing and compiling. beside: the planner's estimate with XLA's figures, where it has one.
+    notes: what the user should know, in sentences.
     """
 
     cluster: str
@@ -64,6 +66,7 @@ class Report:
     seconds: float
     memory: Memory | None
     figures: Figures | None
+    beside: list[Beside]
     notes: list[str]
 
     @property
@@ -93,6 +96,7 @@ class Report:
                 "seconds": self.seconds,
                 "memory": memory,
                 "figures": None if self.figures is None else dataclasses.asdict(self.figures),
+                "beside": [dataclasses.asdict(row) | {"error": row.error} for row in self.beside],
                 "notes": [*self.notes, *self._remarks()],
             }
         )
@@ -107,6 +111,8 @@ class Report:
             console.print(_memory_table(self.memory), _verdict(self.memory))
         if self.figures is not None:
             console.print(_work_table(self.figures), _traffic_table(self.figures))
+        if self.beside:
+            console.print(_beside_table(self.beside))
         for note in [*self.notes, *self._remarks()]:
             console.print(f"– {note}", highlight=False)
         if self.memory is None:
@@ -187,5 +193,18 @@ def _traffic_table(figures: Figures) -> Table:
         size = traffic.bytes[busiest] / GIB
         table.add_row(traffic.axis, traffic.link, traffic.kind, f"{traffic.times[busiest]:,}", f"{size:,.3f}")
     for column in table.columns[3:]:
+        column.justify = "right"
+    return table
+
+
+def _beside_table(rows: Sequence[Beside]) -> Table:
+    table = Table("the planner's estimate beside XLA's figures", "planner", "XLA", "error", box=None, pad_edge=False)
+    scale = {"B": (GIB, "GiB"), "FLOP": (TERA, "TFLOP")}
+    for row in rows:
+        size, unit = scale[row.unit]
+        table.add_row(
+            f"{row.term}, {unit}", f"{row.planner / size:,.2f}", f"{row.xla / size:,.2f}", f"{row.error:+.1%}"
+        )
+    for column in table.columns[1:]:
         column.justify = "right"
     return table
