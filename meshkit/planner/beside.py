@@ -5,18 +5,20 @@ from collections.abc import Iterable, Sequence
 
 from meshkit.config import RunConfig
 from meshkit.models.presets import sizes
+from meshkit.pipeline.costs import WIDENING
 from meshkit.planner import search
 from meshkit.planner.cluster import Cluster
 from meshkit.planner.estimate import Estimate, estimate
-from meshkit.planner.figures import Figures, Work
+from meshkit.planner.figures import Figures
 from meshkit.planner.layout import Job, of_config
 from meshkit.planner.workload import DATA, PIPE, TENSOR, Term
 
 STATE = ("weights", "moments")
 """Of the planner's kinds of memory, those that are arguments of the step."""
 
-ACTIONS = {"forward": "forward", "inputs": "backward", "weights": "backward"}
-"""What a term of the planner's lock-step names first -> the action that XLA's products are counted under."""
+LAYERS, ATTENTION, HEAD = (False, "products"), (False, "attention"), (True, "products")
+"""(of the head, kind) of `figures.Work`. Forward and backward together: where both multiply by one matrix in one
+tick, XLA may make one product of the two, under one name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,25 +38,24 @@ class Beside:
 
 def estimated(config: RunConfig, cluster: Cluster, vocab: int | None) -> Estimate | str:
     """The planner's estimate of a config whose mesh is resolved, or why there is none."""
-    unknown = [
-        f"{key} = {value}"
-        for key, value, default in (
-            ("offload", config.offload, False),
-            ("grad_dtype", config.grad_dtype, "float32"),
-            ("loss", config.loss, "cross_entropy"),
-            ("pipeline.layers_per_stage", config.pipeline.layers_per_stage, None),
-            ("pipeline.overlap", config.pipeline.overlap, False),
-            ("optimizer.name", config.optimizer.name, "adamw"),
-        )
-        if value != default
-    ]
-    job = Job(
-        config.model.preset, sizes(config.model, vocab), config.data.batch, config.data.sequence, config.precision
-    )
-    layout = of_config(config, config.mesh)
-    if unknown or config.zero == 0 or not search.legal(job, layout):
-        return f"the planner does not estimate {', '.join(unknown) or layout}"
-    return estimate(job, layout, cluster)
+    model, data = sizes(config.model, vocab), config.data
+    usual = {
+        "precision": (config.precision, "bfloat16"),
+        "offload": (config.offload, False),
+        "grad_dtype": (config.grad_dtype, "float32"),
+        "loss": (config.loss, "cross_entropy"),
+        "optimizer.name": (config.optimizer.name, "adamw"),
+        "pipeline.layers_per_stage": (config.pipeline.layers_per_stage, None),
+        "pipeline.overlap": (config.pipeline.overlap, False),
+        "model.family": (model.family, model.family if model.family in WIDENING else " or ".join(WIDENING)),
+    }
+    unusual = [f"{key} = {value}" for key, (value, known) in usual.items() if value != known]
+    job, layout = Job(config.model.preset, model, data.batch, data.sequence, config.precision), None
+    if not unusual:
+        layout = of_config(config, config.mesh)
+        if config.zero in search.ZERO and search.legal(job, layout):
+            return estimate(job, layout, cluster)
+    return f"the planner has no estimate for {', '.join(unusual) or layout}"
 
 
 def beside(found: Estimate, arguments: float, peak: float, figures: Figures) -> list[Beside]:
@@ -66,29 +67,29 @@ def beside(found: Estimate, arguments: float, peak: float, figures: Figures) -> 
         Beside("memory: temporaries", "B", found.peak_memory - state, peak - arguments),
         Beside("memory: peak", "B", found.peak_memory, peak),
     ]
-    for action in ("forward", "backward", "head"):
-        for kind in ("products", "attention"):
-            ours = sum(t.repeats * t.volume for t in found.terms if t.unit == "FLOP" and _is(t, action, kind))
-            xla = _busiest([w.flops for w in figures.work if _counts(w, action, kind)])
-            if ours or xla:
-                rows.append(Beside(f"{kind}: {action}", "FLOP", ours, xla))
+    flops = [term for term in found.terms if term.unit == "FLOP"]
+    for name, ours, theirs in (
+        ("products of layers", [t for t in flops if _in_layer(t) and not _attends(t)], LAYERS),
+        ("attention", [t for t in flops if _attends(t)], ATTENTION),
+        ("products of the head", [t for t in flops if not _in_layer(t)], HEAD),
+    ):
+        done = _busiest([w.flops for w in figures.work if (w.action == "head", w.kind) == theirs])
+        rows.append(Beside(name, "FLOP", sum(t.repeats * t.volume for t in ours), done))
     for axis in (TENSOR, PIPE, DATA):
-        ours = sum(t.repeats * t.volume for t in found.terms if t.unit == "B" and t.kind == axis)
+        sent = sum(term.repeats * term.volume for term in found.terms if term.unit == "B" and term.kind == axis)
         xla = _busiest([t.bytes for t in figures.traffic if t.axis == axis])
-        if ours or xla:
-            rows.append(Beside(f"exchanges over {axis}", "B", ours, xla))
+        if sent or xla:
+            rows.append(Beside(f"exchanges over {axis}", "B", sent, xla))
     return rows
 
 
-def _is(term: Term, action: str, kind: str) -> bool:
-    """Whether a term of the planner's is of an action, and of attention or of other products."""
-    of, colon, _ = term.name.partition(":")
-    return (ACTIONS.get(of) if colon else "head") == action and ("attention" in term.name) == (kind == "attention")
+def _in_layer(term: Term) -> bool:
+    """Whether the planner's term is of layers, which it names by their action: "forward: linears"."""
+    return ":" in term.name
 
 
-def _counts(work: Work, action: str, kind: str) -> bool:
-    """Whether work of the program is of an action; a backward in two halves counts as one."""
-    return ("backward" if work.action == "weight" else work.action) == action and work.kind == kind
+def _attends(term: Term) -> bool:
+    return "attention" in term.name
 
 
 def _busiest(by_stage: Iterable[Sequence[float]]) -> float:

@@ -65,6 +65,8 @@ def compile_step(
     config = config.model_copy(update={"mesh": shape})
     kind = None if backend == "cpu" else gpu(cluster.accelerator.name)
     target = None if kind is None else kind.target_config(cudnn_version())
+    if hlo is not None:
+        _check_writable(hlo)
     vocab, notes = data_vocab(config.data)
     nodes = [i // cluster.per_node for i in range(cluster.devices)]
     crossing = mesh.placement_warning(shape, nodes)
@@ -154,6 +156,14 @@ def _post_mortem(code: int, stderr: str) -> str:
     lines = [line for line in stderr.splitlines() if line.strip()]
     said = "\n".join(f"  {line[:400]}" for line in lines[-8:])
     return f"the compiler {how}; {LEGALITY}" + (f". Its last words:\n{said}" if said else "")
+
+
+def _check_writable(path: Path) -> None:
+    """MeshkitError now, rather than after minutes of compiling."""
+    try:
+        path.touch()
+    except OSError as error:
+        raise MeshkitError(f"--hlo {path}: cannot be written: {error}") from None
 
 
 def _figures(said: dict[str, Any]) -> Figures:

@@ -77,10 +77,12 @@ def _compiled(config: RunConfig, devices: Any, request: Request) -> Answer:
 
     from meshkit import assemble, hlo, mesh
     from meshkit.pipeline.trips import Trips
+    from meshkit.verify import QUICK
 
     step = assemble.train_step(config, mesh.build(config.mesh, devices), request.vocab)
     started = time.perf_counter()
-    compiled = step.compile(*arguments(step))
+    # What a CPU's code is like does not matter; that the partitioner and the check of gates let it pass does.
+    compiled = step.compile(*arguments(step), QUICK if request.target is None else None)
     seconds = time.perf_counter() - started
     text = compiled.as_text()
     if request.hlo is not None:

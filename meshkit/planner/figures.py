@@ -21,7 +21,11 @@ OUTSIDE = "rest"
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """FLOPs of one device in one step. action: of `trips.ACTIONS`, or OUTSIDE. flops: by stage."""
+    """FLOPs of one device in one step. action: of `trips.ACTIONS`, or OUTSIDE. flops: by stage.
+
+    Where a forward and a backward of one tick multiply by the same matrix, XLA may make one product of the two and
+    name it after either: their sum is sure, their parts are not.
+    """
 
     action: str
     kind: str
