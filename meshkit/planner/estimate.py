@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from meshkit.errors import MeshkitError
 from meshkit.pipeline.costs import FLOAT32
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from meshkit.planner import flow, memory
@@ -24,6 +25,7 @@ from meshkit.planner.workload import (
     layer,
     layer_parameters,
     model_flops,
+    stage_layers,
     table_parameters,
     update,
 )
@@ -103,7 +105,16 @@ def estimate(job: Job, layout: Layout, cluster: Cluster, profile: Profile = MESH
 
 
 def workload(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Workload:
-    """What the layouts of a job have in common. Make one and use it for all: it remembers its parts."""
+    """What the layouts of a job have in common. Make one and use it for all: it remembers its parts.
+
+    Raises MeshkitError when the accelerator has no rate for the job's dtype.
+    """
+    rates = cluster.accelerator.flops
+    if job.precision not in rates:
+        raise MeshkitError(
+            f"precision = {job.precision!r}: the planner knows no rate of {cluster.accelerator.name} for it; "
+            f"it knows {', '.join(rates)}"
+        )
     return Workload(job.sizes, job.sequence, cluster, profile, job.precision)
 
 
@@ -182,8 +193,7 @@ def _once(work: Workload, layout: Layout, data: Group) -> list[Term]:
 
 def _asynchronous(work: Workload, layout: Layout, peers: dict[str, Group]) -> tuple[tuple[Term, ...], float]:
     mesh, m, v, profile = layout.mesh, layout.microbatches, layout.virtual, work.profile
-    counts = placement(work.sizes.layers, mesh.pipe, v).counts
-    layers = [sum(counts[s :: mesh.pipe]) for s in range(mesh.pipe)]
+    layers = stage_layers(work.sizes, layout, profile)
     one = layer(work, layout.microbatch, peers["tensor"], layout.sequence_parallel, layout.recompute, False)
     top = head(work, layout.microbatch, peers["tensor"], mesh.tensor)
     each, last = (sum(t.seconds for t in terms) for terms in ([t for of in one for t in of], top))
@@ -202,6 +212,9 @@ def _asynchronous(work: Workload, layout: Layout, peers: dict[str, Group]) -> tu
     hop = exchange_term("hops", PIPE, "hop", activation / cut, peers["pipe"], work.cluster)
     hops = 2 * (m * v * (1 - profile.hidden_pipe) + mesh.pipe - 1) if mesh.pipe > 1 else 0
     terms.append(hop.times(hops))
+    if mesh.pipe > 1:
+        stalled = profile.stall.seconds(mesh.tensor, mesh.devices)
+        terms.append(Term("stall", PIPE, m, stalled, "s", 1.0))
     bubble = flow.asynchronous(stages, m, v) - busy
     window = layers[busiest] * sum(t.seconds for of in (one.inputs, one.weights) for t in of)
     terms += _once_overlapped(work, layout, peers["data"], max(layers), window)
@@ -216,6 +229,8 @@ def _once_overlapped(work: Workload, layout: Layout, data: Group, layers: int, w
     how = "reduce-scatter" if layout.zero else "all-reduce"
     gradients = exchange_term("gradients", DATA, how, held * profile.gradient_bytes, data, work.cluster)
     weights = exchange_term("weights", DATA, "all-gather", held * work.element, data, work.cluster)
+    # A bucket a layer: every one has the steps of its ring.
+    gradients, weights = (term._replace(extra=layers * term.extra) for term in (gradients, weights))
     terms = [(gradients, window), (weights.times(int(layout.zero > 0)), window / 2)]
     shown = [
         term.times(1 - profile.hidden_data * min(1.0, room / term.seconds)) for term, room in terms if term.seconds
