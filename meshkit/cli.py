@@ -244,6 +244,7 @@ def _parser() -> argparse.ArgumentParser:
         "--calibrate", type=Path, metavar="FILE", help="measure the devices present; write a file for --cluster"
     )
     plan.add_argument("--explain", type=int, metavar="K", help="the arithmetic of row K, and what would help")
+    plan.add_argument("--check", type=int, metavar="N", help="compile the best N for these GPUs; correct their memory")
 
     _command(commands, "demo", _demo, "a perceptron cut in every way, against NumPy")
 
