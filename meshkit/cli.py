@@ -1,4 +1,4 @@
-"""The command line: `meshkit train | verify | schedule | plan | demo | data | checkpoint`.
+"""The command line: `meshkit train | verify | schedule | plan | compile | demo | data | checkpoint`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
@@ -22,7 +22,7 @@ from meshkit.config import load
 from meshkit.data import command as data
 from meshkit.errors import MeshkitError
 from meshkit.overrides import key_help, split_overrides
-from meshkit.planner import arguments as plan
+from meshkit.planner import arguments as planner
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         overrides: dict[str, Any] = {}
-        if argv[:1] in (["train"], ["verify"]):
+        if argv[:1] in (["train"], ["verify"], ["compile"]):
             argv, overrides = split_overrides(argv)
         options = _parser().parse_args(argv)
         with warnings.catch_warnings():
@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
         "--trace", type=Path, metavar="FILE", help="write the lock-step timeline for Perfetto or chrome://tracing"
     )
 
-    plan.add(commands)
+    planner.add(commands)
     add_command(commands, "demo", _demo, "a perceptron cut in every way, against NumPy")
 
     data.add(commands)

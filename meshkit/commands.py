@@ -27,7 +27,7 @@ def add_command(commands: Any, name: str, run: Run, purpose: str, usage: str | N
 
 
 def show(report: Any, as_json: bool) -> int:
-    """Print a report of `verify` or `demo`; 1 when it found an inequality."""
+    """Print a report of `verify`, `compile` or `demo`; 1 when it found what must not be."""
     if as_json:
         print(report.to_json())
     else:

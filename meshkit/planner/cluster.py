@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from meshkit.config import MeshShape, Positive, Section, read_toml
+from meshkit.config import MeshShape, Positive, Section
 from meshkit.errors import MeshkitError
 from meshkit.planner.hardware import GIB, GIGA, MICRO, TERA, Accelerator, Efficiency, Link, accelerator
 from meshkit.reading import read_toml
