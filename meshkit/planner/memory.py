@@ -4,7 +4,8 @@ meshkit: as `train_step.py`, `zero.py` and `pipeline/executor.py` allocate it; a
 so all hold the same. Other frameworks: as arXiv 2205.05198 counts it, stage by stage.
 """
 
-from meshkit.models.presets import Sizes
+import functools
+
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
 from meshkit.planner import flow
 from meshkit.planner.layout import BFLOAT16, Layout, placement
@@ -29,12 +30,13 @@ def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     T, P, D = mesh.tensor, mesh.pipe, mesh.data
     rows = placement(sizes.layers, P, layout.virtual).longest
     layers = rows * layout.virtual
-    blocks = layers * layer_parameters(sizes) / T
+    blocks = layers * work.layer_weights / T
     tables = table_parameters(sizes) * (1 if sizes.tied else 2) / (T * P)
     master = (blocks + tables) / (D if zero >= 1 else 1)
-    largest = max(i * o for i, o in _matrices(sizes)) / T
-    gathered = layers * largest * work.element if 1 <= zero <= 2 and D > 1 else 0.0
-    activations, transient = _activations(work, layout, rows), _transient(work, layout, largest)
+    gathered = layers * _largest(work) / T * work.element if 1 <= zero <= 2 and D > 1 else 0.0
+    table = layout.schedule, P, layout.microbatches, layout.virtual
+    activations = _activations(work, table, layout.microbatch, T, layout.recompute, rows)
+    transient = _transient(work, layout.microbatch, T, P, zero == 3)
     # While weights are gathered there are no activations, and accumulators only where they are cut already.
     accumulated = (blocks / (D if zero >= 2 else 1) + tables) * FLOAT32
     early = gathered - (0.0 if zero >= 2 else accumulated)
@@ -50,15 +52,21 @@ def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     )
 
 
-def _activations(work: Workload, layout: Layout, rows: int) -> float:
-    """Bytes of all slots, and of a stage's layer inputs where they are made again. rows: layers of a chunk."""
-    sizes, T, P = work.sizes, layout.mesh.tensor, layout.mesh.pipe
-    counts = flow.slots(layout.schedule, P, layout.microbatches, layout.virtual)
-    tokens = layout.microbatch * work.sequence
+@functools.lru_cache(maxsize=4096)
+def _activations(
+    work: Workload, table: tuple[str, int, int, int], microbatch: int, T: int, recompute: str, rows: int
+) -> float:
+    """Bytes of all slots, and of a stage's layer inputs where they are made again.
+
+    table: schedule, P, m, v; rows: layers of a chunk.
+    """
+    sizes, (schedule, stages, _, chunks) = work.sizes, table
+    counts = flow.slots(*table)
+    tokens = microbatch * work.sequence
     activation = tokens * sizes.width * work.element / T
-    at_once = P == 1 and layout.virtual == 1 and layout.schedule != "gpipe"
-    by_layer = layout.recompute != "full" or at_once
-    layer = tokens * kept_bytes(sizes, layout.recompute, work.precision) / T
+    at_once = stages == 1 and chunks == 1 and schedule != "gpipe"
+    by_layer = recompute != "full" or at_once
+    layer = tokens * kept_bytes(sizes, recompute, work.precision) / T
     kept = counts["kept"] * (layer * rows if by_layer else activation) + (0 if by_layer else rows * activation)
     # The inputs of linears that are cut by columns are held whole, as they were gathered.
     whole = 2 * sizes.width
@@ -67,23 +75,25 @@ def _activations(work: Workload, layout: Layout, rows: int) -> float:
     return (counts["inputs"] + counts["gradients"] + 2) * activation + kept + held
 
 
-def _transient(work: Workload, layout: Layout, largest: float) -> float:
+@functools.lru_cache(maxsize=4096)
+def _transient(work: Workload, microbatch: int, T: int, P: int, fetches: bool) -> float:
     """Bytes that come and go within a tick: the head's, or a layer's, whichever is more.
 
     The head: logits in float32, their gradient in bfloat16. A layer: gradients of its widest products in float32, its
-    weights if they are fetched, what its products leave. largest: elements of its largest matrix on a device.
+    weights if it `fetches` them, what its products leave.
     """
-    sizes, T, P = work.sizes, layout.mesh.tensor, layout.mesh.pipe
-    tokens = layout.microbatch * work.sequence
+    sizes, tokens = work.sizes, microbatch * work.sequence
     head = tokens * sizes.vocab / (T * P) * (FLOAT32 + work.element)
-    fetched = layer_parameters(sizes) / T * work.element if layout.zero == 3 else 0.0
+    fetched = work.layer_weights / T * work.element if fetches else 0.0
     products = tokens * work.element * (sum(o for _, o in linears(sizes).values()) / T + sizes.width)
-    return max(head, 2 * largest * FLOAT32 + fetched + products)
+    return max(head, 2 * _largest(work) / T * FLOAT32 + fetched + products)
 
 
-def _matrices(sizes: Sizes) -> list[tuple[int, int]]:
-    """Features in and out of each matrix as it is stored: gate and up are two."""
-    return [(i, o // WIDENING[sizes.family] if name == "up" else o) for name, (i, o) in linears(sizes).items()]
+@functools.lru_cache(maxsize=64)
+def _largest(work: Workload) -> int:
+    """Elements of a layer's largest matrix as it is stored: gate and up are two."""
+    widening = WIDENING[work.sizes.family]
+    return max(i * o // (widening if name == "up" else 1) for name, (i, o) in linears(work.sizes).items())
 
 
 def _others(work: Workload, layout: Layout) -> tuple[Bytes, ...]:

@@ -45,12 +45,32 @@ class Term(NamedTuple):
         return self._replace(repeats=self.repeats * factor)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Terms:
+    """Some terms that belong together; what they sum up to is remembered."""
+
+    items: tuple[Term, ...]
+
+    @functools.cached_property
+    def by_kind(self) -> dict[str, float]:
+        """Kind -> seconds."""
+        spent: dict[str, float] = {}
+        for term in self.items:
+            spent[term.kind] = spent.get(term.kind, 0.0) + term.seconds
+        return spent
+
+    @functools.cached_property
+    def seconds(self) -> float:
+        """Of all."""
+        return sum(self.by_kind.values())
+
+
 class Layer(NamedTuple):
     """Terms of a layer and microbatch: forward; input gradient, with what is gone through again; weight gradient."""
 
-    forward: tuple[Term, ...]
-    inputs: tuple[Term, ...]
-    weights: tuple[Term, ...]
+    forward: Terms
+    inputs: Terms
+    weights: Terms
 
 
 # --- counts ---------------------------------------------------------------------------------------
@@ -163,7 +183,12 @@ class Workload:
         """What each device is."""
         return self.cluster.accelerator
 
-    @property
+    @functools.cached_property
+    def layer_weights(self) -> int:
+        """Weights of a layer."""
+        return layer_parameters(self.sizes)
+
+    @functools.cached_property
     def element(self) -> int:
         """Bytes of a value of the forward and backward; float8 is for operands of products alone."""
         return BYTES.get(self.precision, BYTES["bfloat16"])
@@ -186,16 +211,7 @@ def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, 
         (tokens, o / T, i) if name in ("qkv", "up") else (tokens, o, i / T) for name, (i, o) in linears(sizes).items()
     ]
     products = product_term("linears", shapes, work, work.precision)
-    flops = samples * attention_flops(sizes, work.sequence) / T
-    rate = device.flops[work.wide] * device.efficiency.attention * profile.flash
-    pairs = samples * sizes.heads / T * work.sequence**2
-    if profile.scores:
-        moved = pairs * profile.scores / (device.bandwidth * device.efficiency.memory)
-        attention = Term(
-            "attention", COMPUTE, 1, 2 * flops, "FLOP", device.flops[work.wide] * device.efficiency.matmul, moved
-        )
-    else:
-        attention = Term("attention", COMPUTE, 1, flops, "FLOP", rate)
+    attention = _attention(work, samples, T)
     between = T if sequence_parallel else 1
     traffic, heads = profile.traffic, (sizes.heads + sizes.kv_heads) * sizes.head_dim
     moved = traffic.width * sizes.width / between + (traffic.hidden * sizes.mlp_width + traffic.heads * heads) / T
@@ -219,7 +235,25 @@ def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, 
         exchange.times(profile.backward_exchanges if sequence_parallel else 1),
     )
     waits = (_wait(forward, profile.host), _wait((*inputs, products), 2 * profile.host))
-    return Layer((*forward, waits[0]), (*inputs, waits[1]), (products,))
+    return Layer(Terms((*forward, waits[0])), Terms((*inputs, waits[1])), Terms((products,)))
+
+
+def _attention(work: Workload, samples: int, T: int) -> Term:
+    """Of a forward: a flash kernel on the pairs that causality leaves, or products of all pairs with their scores
+    through memory."""
+    sizes, profile, device = work.sizes, work.profile, work.device
+    flops, peak = samples * attention_flops(sizes, work.sequence) / T, device.flops[work.wide]
+    if not profile.scores:
+        return Term("attention", COMPUTE, 1, flops, "FLOP", peak * device.efficiency.attention * profile.flash)
+    reached = device.efficiency.matmul / (MISALIGNED if sizes.head_dim % ALIGNED else 1)
+    pairs = samples * sizes.heads / T * work.sequence**2
+    moved = pairs * profile.scores / (device.bandwidth * device.efficiency.memory)
+    return Term("attention", COMPUTE, 1, 2 * flops, "FLOP", peak * reached, moved)
+
+
+ALIGNED, MISALIGNED = 8, 8
+"""Heads whose rows are no multiple of 16 bytes miss the tensor cores: an eighth of their rate is left (BigScience's
+runs of 108 features a head took half as long again)."""
 
 
 def _wait(terms: Sequence[Term], host: float) -> Term:
@@ -229,15 +263,17 @@ def _wait(terms: Sequence[Term], host: float) -> Term:
 
 
 @functools.lru_cache(maxsize=4096)
-def head(work: Workload, samples: int, tensor: Group, ways: int) -> tuple[Term, ...]:
+def head(work: Workload, samples: int, tensor: Group, ways: int) -> Terms:
     """Logits, cross-entropy and their gradients of one microbatch, the vocabulary cut `ways`: forward and backward."""
     tokens, rows = samples * work.sequence, work.sizes.vocab / ways
     shape = (tokens, rows, work.sizes.width)
     volume = float(tokens * work.sizes.width * work.element)
-    return (
-        product_term("logits and their gradients", [shape] * 3, work, work.wide),
-        memory_term("cross-entropy", SOFTMAX_PASSES * tokens * rows * FLOAT32, work.device),
-        exchange_term("head", TENSOR, "all-gather", volume, tensor, work.cluster).times(3),
+    return Terms(
+        (
+            product_term("logits and their gradients", [shape] * 3, work, work.wide),
+            memory_term("cross-entropy", SOFTMAX_PASSES * tokens * rows * FLOAT32, work.device),
+            exchange_term("head", TENSOR, "all-gather", volume, tensor, work.cluster).times(3),
+        )
     )
 
 
@@ -245,7 +281,6 @@ SOFTMAX_PASSES = 5
 """Over logits in float32: written, read for the maximum, for the sum, for the gradient, gradient written."""
 
 
-@functools.lru_cache(maxsize=4096)
 def update(work: Workload, held: float) -> Term:
     """Clip and optimizer on the `held` parameters of a device."""
     return memory_term("update", held * work.profile.optimizer_bytes, work.device)
