@@ -190,7 +190,10 @@ def test_the_summary(trained: Result) -> None:
     assert summary["mesh"] == {"data": 2, "tensor": 2, "pipe": 2}
     assert summary["ideal_bubble"] == pytest.approx(1 / 3)
     assert summary["memory_bytes_a_device"] > 0
+    assert summary["predicted_memory_bytes_a_device"] > 0
+    assert "--calibrate" in summary["not_predicted"]  # of simulated devices no rates are known
     assert summary["tokens_per_second"] == np.median(column(trained, "tokens_per_second")[1:])
+    assert summary["step_seconds"] > 0
     assert summary["skipped_steps"] == 0
     assert (summary["loss"], summary["held_out_loss"]) == (
         trained.history[-1]["loss"],

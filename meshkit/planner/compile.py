@@ -136,14 +136,14 @@ def _ask(request: Request, timeout: float) -> dict[str, Any]:
                 "layers or microbatches unrolled (pipeline.unroll) compile faster"
             ) from None
         if not path.exists():
-            raise MeshkitError(_post_mortem(child.returncode, child.stderr))
+            raise MeshkitError(_post_mortem(child.returncode, child.stderr, for_gpus=request.target is not None))
         said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if "error" in said:
         raise MeshkitError(said["error"])
     return said
 
 
-def _post_mortem(code: int, stderr: str) -> str:
+def _post_mortem(code: int, stderr: str, for_gpus: bool) -> str:
     """Why a child ended without an answer, as a sentence."""
     for form, clause in REASONS:
         if re.search(form, stderr):
@@ -155,7 +155,7 @@ def _post_mortem(code: int, stderr: str) -> str:
             how += ", as when this machine runs out of memory"
     lines = [line for line in stderr.splitlines() if line.strip()]
     said = "\n".join(f"  {line[:400]}" for line in lines[-8:])
-    return f"the compiler {how}; {LEGALITY}" + (f". Its last words:\n{said}" if said else "")
+    return f"the compiler {how}" + f"; {LEGALITY}" * for_gpus + (f". Its last words:\n{said}" if said else "")
 
 
 def _check_writable(path: Path) -> None:
