@@ -1,6 +1,7 @@
 """How a run begins: at step 0, or from a checkpoint that goes with its config, on whatever mesh it has."""
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -61,7 +62,9 @@ def begin(config: RunConfig, layout: Layout, now: Record, note: Note) -> Beginni
     if then.holds == "weights":
         note(f"begins with the weights of {origin.folder}")
         return Beginning(origin=origin)
-    changed = [d for d in _differences(_flat(then.config), _flat(now.config)) if d.split(" = ")[0] not in UNTOLD]
+    changed = [
+        d for d in _differences(_flat(then.config), _flat(now.config)) if not UNTOLD.fullmatch(d.split(" = ")[0])
+    ]
     note(f"goes on after step {then.step} from {origin.folder}" + (f"; {few(changed, 6)}" if changed else ""))
     samples = then.samples
     if then.data != now.data:
@@ -70,7 +73,7 @@ def begin(config: RunConfig, layout: Layout, now: Record, note: Note) -> Beginni
     return Beginning(then.step, samples, origin.history, origin)
 
 
-UNTOLD = {"run_dir", "resume", "devices"}
+UNTOLD = re.compile(r"run_dir|resume|devices|log_every|checkpoint\..*")
 """Keys of the config whose change means nothing for the course of a run."""
 
 
@@ -85,7 +88,11 @@ def _check(origin: Origin, layout: Layout, now: Record) -> None:
     # The sizes say more than shapes do, but not all of a model of one's own.
     wrong = wrong or list(_shapes_that_differ(origin, layout))
     if wrong:
-        way_out = "choose another run_dir, or set resume = 'never'" if origin.own else "or choose another checkpoint"
+        way_out = (
+            "choose another run_dir, or set resume = 'never'"
+            if origin.own
+            else "choose another checkpoint, or begin with its weights alone (meshkit checkpoint convert … --weights)"
+        )
         raise MeshkitError(f"{origin.folder} does not go with this config: {few(wrong, 6)}: set them back, {way_out}")
 
 

@@ -27,6 +27,11 @@ def seal(folder: epath.Path) -> None:
     (folder / MANIFEST).write_text(json.dumps({"algorithm": "sha256", "files": sums}, indent=1))
 
 
+def is_sealed(folder: epath.Path) -> bool:
+    """Whether the checksums are there."""
+    return (folder / MANIFEST).exists()
+
+
 def damage(folder: epath.Path) -> list[str]:
     """What is wrong with the files of a checkpoint, a sentence each; empty when it is whole."""
     try:

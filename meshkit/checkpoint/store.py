@@ -111,21 +111,23 @@ class Checkpoints:
         self._shown = self.last
         left = f"the one of step {self.whole} is whole" if self.whole is not None else "there is none of this run yet"
         self._note(
-            f"error: the checkpoint of step {self.last} could not be written to {self.folder} ({_reason(error)}): "
-            f"training goes on; {left}"
+            f"error: the checkpoint of step {self.last} could not be written to {self.folder}: training goes on; "
+            f"{left}. The reason: {_reason(error)}"
         )
         if jax.process_index() == 0:
-            for path in self._of_step():
+            for path in self._unfinished():
                 path.rmtree(missing_ok=True)
 
     def _seal(self) -> None:
-        """Called when every file is written and the folder has not got its name yet."""
-        (folder,) = self._of_step()
+        """Called when every file is written, before Orbax commits."""
+        (folder,) = self._unfinished()
         seal.seal(folder)
 
-    def _of_step(self) -> list[epath.Path]:
-        """Folders of the save under way."""
-        return [path for path in self.folder.iterdir() if path.name.startswith(f"{self.last}{TEMPORARY}")]
+    def _unfinished(self) -> list[epath.Path]:
+        """The folder of the save under way: of a temporary name, or, in a bucket, not sealed yet."""
+        final = self.folder / str(self.last)
+        named = [path for path in self.folder.iterdir() if path.name.startswith(f"{self.last}{TEMPORARY}")]
+        return named or [final] * (final.exists() and not seal.is_sealed(final))
 
     def __enter__(self) -> Self:
         self._hook = sys.unraisablehook
