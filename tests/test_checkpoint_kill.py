@@ -24,6 +24,7 @@ SECONDS = 240
 STEPS = 40 if KILLS < 10 else 120
 
 QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+WATCHED = "import faulthandler; faulthandler.dump_traceback_later(150, exit=True)\n"  # a hang tells where
 PROGRAM = "import sys; from meshkit.cli import main; sys.exit(main())"
 
 HELD = """
@@ -65,7 +66,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(config: Path, run_dir: Path, program: str = PROGRAM) -> subprocess.Popen[str]:
     words = ["train", str(config), "--run_dir", str(run_dir)]
     return subprocess.Popen(
-        [sys.executable, "-u", "-c", program, *words],
+        [sys.executable, "-u", "-c", WATCHED + program, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -173,7 +174,7 @@ def test_a_full_disk_stops_no_training(config: Path, whole: list[dict[str, Any]]
     program = f'mount -t tmpfs -o size=700k disk {disk} && "$@"; code=$?; cp -r {disk}/run {tmp_path}/left; exit $code'
     if subprocess.run([*mount, f"mount -t tmpfs disk {disk}"], capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
-    words = [sys.executable, "-u", "-c", PROGRAM, "train", str(config), "--run_dir", f"{disk}/run"]
+    words = [sys.executable, "-u", "-c", WATCHED + PROGRAM, "train", str(config), "--run_dir", f"{disk}/run"]
     done = subprocess.run(
         [*mount, program, "sh", *words], capture_output=True, text=True, timeout=SECONDS, env=os.environ | QUICKLY
     )
@@ -181,7 +182,7 @@ def test_a_full_disk_stops_no_training(config: Path, whole: list[dict[str, Any]]
     assert "could not be written to" in done.stdout
     assert re.search(r"training goes on; the one of step [48] is whole\. The reason: .*No space left", done.stdout)
     assert f"step {STEPS}/{STEPS}  loss" in done.stdout
-    assert done.stderr.startswith(f"error: the last checkpoint of {disk}/run could not be written")
+    assert f"\nerror: the last checkpoint of {disk}/run could not be written: see above\n" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert 4 in saved(tmp_path / "left")
     assert_whole(tmp_path / "left", saved(tmp_path / "left"))

@@ -20,11 +20,11 @@ THREADS = 8  # hashing leaves Python's lock; a network file system answers sever
 
 
 def seal(folder: epath.Path) -> None:
-    """Write the size and SHA-256 of every file of `folder` into its manifest."""
+    """Write the size and SHA-256 of every file of `folder` into its manifest, and the SHA-256 of that table."""
     files = {str(path.relative_to(folder)): path for path in _files(folder)}
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         sums = dict(zip(files, pool.map(_sum, files.values()), strict=True))
-    (folder / MANIFEST).write_text(json.dumps({"algorithm": "sha256", "files": sums}, indent=1))
+    (folder / MANIFEST).write_text(json.dumps({"sha256": _of_table(sums), "files": sums}, indent=1))
 
 
 def is_sealed(folder: epath.Path) -> bool:
@@ -37,6 +37,8 @@ def damage(folder: epath.Path) -> list[str]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         sums = {str(name): (int(size), str(digest)) for name, (size, digest) in manifest["files"].items()}
+        if manifest["sha256"] != _of_table(sums):
+            return [f"{MANIFEST} has other content than was written"]
     except FileNotFoundError:
         return [f"{MANIFEST} is missing"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -57,6 +59,10 @@ def _files(folder: epath.Path, left_out: Collection[str] = UNSEALED) -> Iterator
             yield from _files(path, left_out=())
         elif path.name not in left_out:
             yield path
+
+
+def _of_table(sums: dict[str, tuple[int, str]]) -> str:
+    return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
 
 
 def _compare(path: epath.Path, size: int, digest: str) -> str:

@@ -26,7 +26,11 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 SECONDS = 4 * 3600
 """A save may take so long before it is given up; training goes on meanwhile."""
 
-logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs a traceback of what is said here in a sentence
+# Orbax logs tracebacks of what is said here in a sentence, itself and through asyncio, whose tasks it leaves.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
+logging.getLogger("asyncio").addFilter(
+    lambda record: not (record.exc_info and TEMPORARY in str(record.exc_info[1])),
+)
 
 History = list[dict[str, float]]
 
