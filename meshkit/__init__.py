@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from meshkit.config import MeshShape, RunConfig
     from meshkit.errors import MeshkitError
+    from meshkit.planner.plan import plan
     from meshkit.trainer import train
 
 __version__ = "0.1.0"
-__all__ = ["MeshShape", "MeshkitError", "RunConfig", "__version__", "train"]
+__all__ = ["MeshShape", "MeshkitError", "RunConfig", "__version__", "plan", "train"]
 
 _HOME = {
     "MeshShape": "meshkit.config",
     "MeshkitError": "meshkit.errors",
     "RunConfig": "meshkit.config",
+    "plan": "meshkit.planner.plan",
     "train": "meshkit.trainer",
 }
 

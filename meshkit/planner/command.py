@@ -1,0 +1,211 @@
+"""`meshkit plan`: the tables on screen, the same as JSON. No JAX."""
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from meshkit.config import MeshShape
+from meshkit.errors import MeshkitError
+from meshkit.planner import memory
+from meshkit.planner.estimate import Estimate, as_json
+from meshkit.planner.explain import Change, arithmetic, diagnose
+from meshkit.planner.plan import plan as make
+from meshkit.planner.search import Plan
+from meshkit.planner.workload import KINDS
+
+GIB = 2**30
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command, with its options as `cli.py` reads them."""
+    if options.top < 1:
+        raise MeshkitError(f"--top {options.top}: it is at least 1")
+    plan = make(
+        options.config,
+        options.cluster,
+        model=options.model,
+        global_batch=options.global_batch,
+        sequence=options.sequence,
+        nodes_of=options.nodes_of,
+        mesh=None if options.mesh is None else _mesh(options.mesh),
+        profile=options.profile,
+    )
+    if options.json:
+        print(to_json(plan, options.top, options.explain))
+    else:
+        show(plan, options.top, options.explain)
+    return 0
+
+
+def _mesh(text: str) -> MeshShape:
+    try:
+        data, tensor, pipe = map(int, text.split(","))
+        return MeshShape(data=data, tensor=tensor, pipe=pipe)
+    except ValueError:
+        raise MeshkitError(f"--mesh {text}: write data,tensor,pipe: three numbers, as 8,4,2") from None
+
+
+def chosen(plan: Plan, explain: int | None) -> tuple[int, Estimate] | None:
+    """The row to explain: the one asked for, else that of the mesh asked for. Raises MeshkitError for no such row."""
+    if explain is not None:
+        if not 1 <= explain <= len(plan.best):
+            raise MeshkitError(f"--explain {explain}: rows go from 1 to {len(plan.best)}")
+        return explain, plan.best[explain - 1]
+    if plan.asked is None:
+        return None
+    rank = plan.rank_of(plan.asked)
+    if rank is None:
+        raise MeshkitError(
+            f"mesh {plan.asked}: no layout of it fits {plan.cluster}; the fastest that does: {plan.best[0].layout}"
+        )
+    return rank, plan.best[rank - 1]
+
+
+def to_json(plan: Plan, top: int, explain: int | None) -> str:
+    """One JSON object: what was planned, the best rows, and the explained one."""
+    row = chosen(plan, explain)
+    report: dict[str, Any] = {
+        "model": plan.job.model,
+        "cluster": str(plan.cluster),
+        "devices": plan.cluster.devices,
+        "profile": plan.profile.name,
+        "global_batch": plan.job.batch,
+        "sequence": plan.job.sequence,
+        "legal": plan.tried,
+        "fitting": len(plan.best),
+        "layouts": [as_json(found) for found in plan.best[:top]],
+    }
+    if row is not None:
+        report["explained"] = {"rank": row[0], **as_json(row[1]), **_explained(row[1])}
+    return json.dumps(report)
+
+
+def _explained(found: Estimate) -> dict[str, Any]:
+    diagnosis = diagnose(found)
+    change = lambda c: None if c is None else {"change": c.what, **as_json(c.estimate)}
+    keys = ("name", "kind", "arithmetic", "seconds")
+    return {
+        "terms": [dict(zip(keys, row, strict=True)) for row in arithmetic(found)],
+        "bound": diagnosis.bound,
+        "best_change": change(diagnosis.change),
+        "blocked_by_memory": change(diagnosis.blocked),
+    }
+
+
+def show(plan: Plan, top: int, explain: int | None, console: Console | None = None) -> None:
+    """The tables of time and memory of the best `top` rows, and the explanation of one."""
+    console, job = console or Console(), plan.job
+    row = chosen(plan, explain)
+    console.print(
+        f"[bold]{job.model}[/] on {plan.cluster}: batch {job.batch} × {job.sequence} tokens, {plan.profile.name}; "
+        f"{len(plan.best)} of {plan.tried} legal layouts fit",
+        highlight=False,
+    )
+    rows = list(enumerate(plan.best[:top], 1))
+    if row is not None and row[0] > top:
+        rows.append(row)
+    console.print(_times(rows))
+    console.print(_memory(rows))
+    if row is not None:
+        _print_explanation(row[0], row[1], plan, console)
+
+
+def _times(rows: list[tuple[int, Estimate]]) -> Table:
+    table = Table(
+        "#",
+        "D",
+        "T",
+        "P",
+        "m × b",
+        "schedule",
+        "recompute",
+        "zero",
+        "step s",
+        "tokens/s",
+        "MFU",
+        "η",
+        "U",
+        *KINDS,
+        title="Time: seconds of a step by kind",
+    )
+    for column in table.columns:
+        column.justify, column.no_wrap = "right", True
+    for rank, found in rows:
+        layout, mesh = found.layout, found.layout.mesh
+        virtual = f" v={layout.virtual}" if layout.virtual > 1 else ""
+        table.add_row(
+            str(rank),
+            str(mesh.data),
+            str(mesh.tensor),
+            str(mesh.pipe),
+            f"{layout.microbatches} × {layout.microbatch}",
+            layout.schedule + virtual,
+            layout.recompute,
+            str(layout.zero),
+            f"{found.step:.3f}",
+            f"{found.tokens_per_second:,.0f}",
+            f"{found.mfu:.1%}",
+            f"{found.efficiency:.1%}",
+            f"{found.utilisation:.1%}",
+            *(f"{found.seconds[kind]:.3f}" for kind in KINDS),
+        )
+    return table
+
+
+def _memory(rows: list[tuple[int, Estimate]]) -> Table:
+    table = Table("#", "GiB a device", "budget", *memory.KINDS, title="Memory: GiB by kind, of the fullest stage")
+    for column in table.columns:
+        column.justify = "right"
+    for rank, found in rows:
+        fullest = max(found.memory, key=lambda stage: sum(stage.values()))
+        table.add_row(
+            str(rank),
+            f"{found.peak_memory / GIB:.1f}",
+            f"{found.budget / GIB:.1f}",
+            *(f"{fullest[kind] / GIB:.2f}" for kind in memory.KINDS),
+        )
+    return table
+
+
+def _print_explanation(rank: int, found: Estimate, plan: Plan, console: Console) -> None:
+    console.print(f"\n[bold]Row {rank}[/]: {found.layout}", highlight=False)
+    table = Table("term", "kind", "count × (volume ÷ rate + latency)", "seconds")
+    table.columns[-1].justify = "right"
+    for name, kind, how, seconds in arithmetic(found):
+        table.add_row(name, kind, how, f"{seconds:.4f}")
+    table.add_section()
+    table.add_row("step", "", "", f"{found.step:.4f}")
+    console.print(table)
+    say = lambda text: console.print(text, highlight=False)
+    say(
+        f"η = {found.seconds['compute']:.3f} / {found.step:.3f} = {found.efficiency:.1%};  "
+        f"U = m/(m + (P−1)/v) = {found.utilisation:.1%};  bubble {found.bubble:.1%} of the step"
+    )
+    diagnosis = diagnose(found)
+    say(diagnosis.bound)
+    if diagnosis.change is not None:
+        say(f"what would help most: {_change(found, diagnosis.change)}")
+    if diagnosis.blocked is not None:
+        say(f"kept out by memory: {_change(found, diagnosis.blocked)}")
+    if diagnosis.change is None:
+        say("no single change that fits is faster")
+    if rank > 1:
+        say(_against_first(found, plan.best[0]))
+
+
+def _change(found: Estimate, change: Change) -> str:
+    new = change.estimate
+    return (
+        f"{change.what}: {found.step:.3f} → {new.step:.3f} s ({new.step / found.step - 1:+.1%}), "
+        f"{found.peak_memory / GIB:.1f} → {new.peak_memory / GIB:.1f} GiB"
+    )
+
+
+def _against_first(found: Estimate, first: Estimate) -> str:
+    """Why the row is not the first: where its seconds go beyond the first's."""
+    more = {kind: found.seconds[kind] - first.seconds[kind] for kind in KINDS}
+    parts = ", ".join(f"{kind} {delta:+.3f}" for kind, delta in sorted(more.items(), key=lambda item: -item[1]))
+    return f"behind row 1 ({first.layout}) by {found.step - first.step:.3f} s: {parts}"

@@ -1,0 +1,108 @@
+"""How long a pipeline takes, from what a stage's actions take: the tables' own time, without running through them.
+
+Lock-step (meshkit): a tick lasts as long as its busiest stage. Where all chunks are alike, that is the closed form
+in the builders' docstrings; else the table is built, once, for few microbatches, and prolonged: in the steady
+state P more microbatches always cost the same. Asynchronous (one program a stage): the longest path.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from meshkit.pipeline import builders
+from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, from_ticks
+
+STEADY = 2
+"""A table of STEADY·P microbatches or more has reached its steady state."""
+
+Costs = Mapping[str, float]
+"""Kind of action -> its time for one layer."""
+
+
+def lock_step(name: str, stages: int, microbatches: int, chunks: int, costs: Costs, counts: Sequence[int]) -> float:
+    """Time of a table, hops left out. counts: layers of each of the P·v groups."""
+    if len(set(counts)) == 1:
+        times = {kind: cost * counts[0] * chunks for kind, cost in costs.items()}
+        return CLOSED[name](stages, microbatches, chunks, times)
+    short = shortened(stages, microbatches)
+    time = _table_time(name, stages, short, chunks, costs, tuple(counts))
+    if short == microbatches:
+        return time
+    longer = _table_time(name, stages, short + stages, chunks, costs, tuple(counts))
+    return time + (longer - time) / stages * (microbatches - short)
+
+
+def shortened(stages: int, microbatches: int) -> int:
+    """The smallest number of microbatches, the same modulo P, that reaches the steady state."""
+    few = microbatches % stages + STEADY * stages
+    return min(few, microbatches)
+
+
+def _gpipe(stages: int, m: int, chunks: int, times: Costs) -> float:
+    return (m + stages - 1) * (times[FORWARD] + times[BACKWARD])
+
+
+def _interleaved(stages: int, m: int, chunks: int, times: Costs) -> float:
+    return (m + (stages - 1) / chunks) * (times[FORWARD] + times[BACKWARD])
+
+
+def _zero_bubble(stages: int, m: int, chunks: int, times: Costs) -> float:
+    edge = (stages - 1) * (times[FORWARD] + times[INPUT])
+    return edge + m * (times[FORWARD] + times[INPUT] + times[WEIGHT])
+
+
+CLOSED = {"gpipe": _gpipe, "1f1b": _gpipe, "interleaved": _interleaved, "zero-bubble": _zero_bubble}
+"""Schedule -> time of a table of equal chunks: (P, m, v, kind -> time of it on a whole stage)."""
+
+
+def ticks(name: str, stages: int, m: int, chunks: int) -> int:
+    """Columns of a table, each of which ends with a hop."""
+    return {
+        "gpipe": 2 * (m + stages - 1),
+        "1f1b": m + 2 * (stages - 1),
+        "zero-bubble": m + 2 * (stages - 1),
+        "interleaved": m * chunks + stages * (chunks + 1) - 2,
+    }[name]
+
+
+@functools.lru_cache(maxsize=256)
+def table(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+    """The executor's own table."""
+    return builders.build(name, stages, microbatches, chunks)
+
+
+@functools.lru_cache(maxsize=256)
+def _places(name: str, stages: int, m: int, chunks: int) -> tuple[int, dict[str, np.ndarray]]:
+    """Number of ticks, and kind -> tick of each action [microbatch, group]."""
+    schedule = table(name, stages, m, chunks)
+    return schedule.ticks, {kind: schedule.ticks_of(kind) for kind in schedule.kinds}
+
+
+def _table_time(name: str, stages: int, m: int, chunks: int, costs: Costs, counts: tuple[int, ...]) -> float:
+    length, places = _places(name, stages, m, chunks)
+    busy, group = np.zeros((length, stages)), np.arange(stages * chunks)
+    for kind, when in places.items():
+        np.add.at(busy, (when, np.broadcast_to(group % stages, when.shape)), costs[kind] * np.asarray(counts)[None, :])
+    return float(busy.max(axis=1).sum())
+
+
+# --- one program a stage --------------------------------------------------------------------------
+
+
+def asynchronous(stages: Sequence[float], microbatches: int, chunks: int = 1) -> float:
+    """Time of 1F1B where stages wait for nothing but their inputs. stages: F + B of each stage.
+
+    The busiest stage works through all its microbatches; before its first and after its last, one microbatch goes
+    through the others, or one chunk's share of it when interleaved (arXiv 2104.04473).
+    """
+    busiest = max(stages)
+    return microbatches * busiest + (sum(stages) - busiest) / chunks
+
+
+def early_backward(stages: int, microbatches: int) -> Schedule:
+    """1F1B as Megatron orders it (arXiv 2104.04473): P − s forwards at stage s, then a backward and a forward in
+    turn, one action a tick. In flight at stage s: P − s."""
+    i, s = np.arange(microbatches)[:, None], np.arange(stages)[None, :]
+    forward = np.where(i < stages - s, i + s, 2 * i + s)
+    return from_ticks("early-backward", stages, {FORWARD: forward, BACKWARD: 2 * stages - 1 - s + 2 * i})

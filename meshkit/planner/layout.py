@@ -1,0 +1,74 @@
+"""What is trained, and how it is cut: a job and a layout of it."""
+
+import dataclasses
+import functools
+
+from meshkit.config import MeshShape, RunConfig
+from meshkit.models.presets import Sizes
+from meshkit.pipeline.placement import Placement, place
+
+BFLOAT16, FLOAT32 = 2, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A model, tokens of a sample, samples of a step (the global batch), and the dtype of its arithmetic."""
+
+    model: str
+    sizes: Sizes
+    batch: int
+    sequence: int
+    precision: str = "bfloat16"
+
+    # An unhashable field of Sizes (options) must not keep jobs out of caches: a job is its identity.
+    def __hash__(self) -> int:
+        return hash((self.model, self.sizes.layers, self.sizes.width, self.batch, self.sequence))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """One way to cut a job. microbatch: samples of a replica that flow together; microbatches: how many a step.
+
+    sequence_parallel: activations between layers cut over tensor too (meshkit always does; others may not).
+    """
+
+    mesh: MeshShape
+    microbatch: int
+    microbatches: int
+    schedule: str = "1f1b"
+    virtual: int = 1
+    recompute: str = "full"
+    zero: int = 1
+    sequence_parallel: bool = True
+
+    @property
+    def chunks(self) -> int:
+        """Groups of layers that stages hold in all."""
+        return self.mesh.pipe * self.virtual
+
+    def __str__(self) -> str:
+        mesh, virtual = self.mesh, f" v={self.virtual}" if self.virtual > 1 else ""
+        return (
+            f"D={mesh.data} T={mesh.tensor} P={mesh.pipe}, {self.microbatches} microbatches of {self.microbatch}, "
+            f"{self.schedule}{virtual}, recompute {self.recompute}, zero {self.zero}"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def placement(layers: int, stages: int, chunks: int) -> Placement:
+    """`place`, remembered: a search asks for the same few."""
+    return place(layers, stages, chunks)
+
+
+def of_config(config: RunConfig, mesh: MeshShape) -> Layout:
+    """The layout that a config asks for on a resolved mesh."""
+    pipeline = config.pipeline
+    return Layout(
+        mesh,
+        config.microbatch_size(mesh.data),
+        pipeline.microbatches,
+        pipeline.schedule,
+        pipeline.virtual,
+        config.recompute,
+        config.zero,
+    )

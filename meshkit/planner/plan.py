@@ -1,0 +1,100 @@
+"""`meshkit.plan`: the ranked layouts of a model on a cluster."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from meshkit.config import MeshShape, ModelConfig, RunConfig, load
+from meshkit.errors import MeshkitError, nearest
+from meshkit.mesh import resolve
+from meshkit.models.presets import check_cut, sizes
+from meshkit.planner import cluster as clusters
+from meshkit.planner import search
+from meshkit.planner.cluster import Cluster
+from meshkit.planner.layout import Job
+from meshkit.planner.profile import PROFILES
+from meshkit.planner.search import Plan
+
+Config = str | os.PathLike[str] | Mapping[str, Any] | RunConfig
+
+MORE = 4096
+"""How many times more devices are tried before it is said that none would do."""
+
+
+def plan(
+    config: Config | None = None,
+    cluster: str | Cluster = "8xh100",
+    *,
+    model: str | None = None,
+    global_batch: int | None = None,
+    sequence: int | None = None,
+    nodes_of: int | None = None,
+    mesh: MeshShape | None = None,
+    profile: str = "meshkit",
+) -> Plan:
+    """Every legal layout of a model on a cluster that fits, estimated, fastest first.
+
+    config: a run's config, whose model, batch and sequence are planned, and whose own layout is ranked if it has a
+    mesh; or `model`, a preset. cluster: `64xh100`, a TOML file's path or a Cluster. nodes_of: devices of a node.
+    mesh: one to be ranked in any case. profile: the framework, by name.
+    Raises MeshkitError when nothing is legal, or nothing fits, with what would.
+    """
+    if (config is None) == (model is None):
+        raise MeshkitError("a plan is for a config or for a model: give one of them, as --model llama3-70b")
+    if profile not in PROFILES:
+        raise MeshkitError(f"--profile {profile}: no such profile; {nearest(profile, PROFILES)}")
+    on = clusters.parse(cluster, nodes_of) if isinstance(cluster, str) else cluster
+    run = load(config if config is not None else {"model": {"preset": model}})
+    job = _job(run, model or run.model.preset, config is None, global_batch, sequence)
+    found = search.search(job, on, PROFILES[profile])
+    if not found.best:
+        raise MeshkitError(_too_small(found))
+    if mesh is not None:
+        mesh = resolve(mesh, on.devices)
+        check_cut(job.sizes, mesh, job.sequence)
+        return dataclasses.replace(found, asked=mesh)
+    if config is not None and run.mesh.data * run.mesh.tensor * run.mesh.pipe in (on.devices, -1):
+        return dataclasses.replace(found, asked=resolve(run.mesh, on.devices))
+    return found
+
+
+def _job(run: RunConfig, name: str, is_preset: bool, batch: int | None, sequence: int | None) -> Job:
+    chosen = sizes(run.model if not is_preset else ModelConfig(preset=name))
+    batch = batch if batch is not None else 512 if is_preset else run.data.batch
+    sequence = sequence if sequence is not None else min(4096, chosen.context) if is_preset else run.data.sequence
+    for option, value in (("--global-batch", batch), ("--sequence", sequence)):
+        if value < 1:
+            raise MeshkitError(f"{option} {value}: it is at least 1")
+    if sequence > chosen.context:
+        raise MeshkitError(f"--sequence {sequence} exceeds the context of {name}: {chosen.context}")
+    return Job(name, chosen, batch, sequence, run.precision)
+
+
+def _too_small(found: Plan) -> str:
+    """Why nothing fits, and how many devices, or which policy, would do."""
+    tight, on, gib = found.tight, found.cluster, 2**30
+    if tight is None:
+        raise AssertionError("a search that tried layouts and fitted none has a tightest")
+    text = (
+        f"{found.job.model} fits no layout of {on}: the tightest, {tight.layout}, needs "
+        f"{tight.peak_memory / gib:.1f} of {tight.budget / gib:.1f} GiB a device"
+    )
+    ways = []
+    devices = on.devices
+    while devices < on.devices * MORE:
+        devices *= 2
+        bigger = clusters.regular(on.accelerator, devices, on.per_node)
+        try:
+            enough = search.search(found.job, bigger, found.profile)
+        except MeshkitError:
+            continue
+        if enough.best:
+            ways.append(f"{devices} devices would do ({enough.best[0].layout})")
+            break
+    kinds = max(tight.memory, key=lambda stage: sum(stage.values()))
+    if tight.peak_memory - kinds["activations"] <= tight.budget:
+        ways.append("offload = true, which keeps activations in the host's memory, would do")
+    if tight.peak_memory - kinds["gradients"] / 2 <= tight.budget:
+        ways.append('grad_dtype = "bfloat16" would do')
+    return f"{text}; {', or '.join(ways) or 'more devices do not help: shorten --sequence'}"

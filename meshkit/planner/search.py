@@ -1,0 +1,114 @@
+"""Every legal layout of a job on a cluster, estimated and ranked."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from meshkit.config import MeshShape
+from meshkit.errors import MeshkitError
+from meshkit.planner import memory
+from meshkit.planner.cluster import Cluster
+from meshkit.planner.estimate import Estimate, estimate_on, workload
+from meshkit.planner.layout import Job, Layout
+from meshkit.planner.profile import MESHKIT, Profile
+
+RECOMPUTE = ("none", "selective", "full")
+ZERO = (1, 2, 3)
+VIRTUAL = (2, 4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a search found. best: fitting layouts, fastest first. tried: how many are legal; tight: of those that do
+    not fit, the one that needs least memory. asked: a mesh whose rank is wanted."""
+
+    job: Job
+    cluster: Cluster
+    profile: Profile
+    best: tuple[Estimate, ...]
+    tried: int
+    tight: Estimate | None
+    asked: MeshShape | None = None
+
+    def rank_of(self, mesh: MeshShape) -> int | None:
+        """Place (from 1) of the fastest fitting layout on `mesh`; None when none fits."""
+        return next((k for k, found in enumerate(self.best, 1) if found.layout.mesh == mesh), None)
+
+
+def search(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Plan:
+    """All layouts that are legal, those that fit estimated, fastest first.
+
+    Raises MeshkitError when no layout is legal.
+    """
+    work = workload(job, cluster, profile)
+    budget, tried = work.device.memory - memory.RESERVE, 0
+    fitting, least, smallest = [], float("inf"), None
+    for layout in layouts(job, cluster.devices):
+        tried += 1
+        need = max(sum(stage.values()) for stage in memory.stages(work, layout))
+        if need <= budget:
+            fitting.append(estimate_on(work, job, layout))
+        elif need < least:
+            least, smallest = need, layout
+    if not tried:
+        raise MeshkitError(_illegal(job, cluster))
+    best = sorted(fitting, key=lambda found: (found.step, found.peak_memory))
+    tight = estimate_on(work, job, smallest) if smallest is not None else None
+    return Plan(job, cluster, profile, tuple(best), tried, tight)
+
+
+def layouts(job: Job, devices: int) -> Iterator[Layout]:
+    """Every legal layout: mesh × microbatch × schedule × recompute × zero."""
+    for mesh in meshes(job, devices):
+        share = job.batch // mesh.data
+        for microbatch in _divisors(share):
+            m = share // microbatch
+            for schedule, virtual in _schedules(job, mesh, m):
+                for recompute, zero in itertools.product(RECOMPUTE, ZERO if mesh.data > 1 else ZERO[:1]):
+                    yield Layout(mesh, microbatch, m, schedule, virtual, recompute, zero)
+
+
+def meshes(job: Job, devices: int) -> Iterator[MeshShape]:
+    """Every mesh of `devices` devices over which the model's sizes and the batch divide."""
+    sizes = job.sizes
+    for tensor in _divisors(devices):
+        if any(size % tensor for size in (sizes.heads, sizes.kv_heads, sizes.mlp_width, job.sequence)):
+            continue
+        for pipe in _divisors(devices // tensor):
+            data = devices // (tensor * pipe)
+            if pipe <= sizes.layers and job.batch % data == 0:
+                yield MeshShape(data=data, tensor=tensor, pipe=pipe)
+
+
+def legal(job: Job, layout: Layout) -> bool:
+    """Whether a search would try the layout, or could: its mesh, its microbatches and its schedule go together."""
+    mesh = layout.mesh
+    return (
+        mesh in meshes(job, mesh.devices)
+        and layout.microbatch * layout.microbatches * mesh.data == job.batch
+        and (layout.schedule, layout.virtual) in _schedules(job, mesh, layout.microbatches)
+    )
+
+
+def _schedules(job: Job, mesh: MeshShape, m: int) -> Iterator[tuple[str, int]]:
+    yield "1f1b", 1
+    if mesh.pipe == 1:
+        return
+    yield "gpipe", 1
+    yield "zero-bubble", 1
+    for virtual in VIRTUAL:
+        if m % mesh.pipe == 0 and mesh.pipe * virtual <= job.sizes.layers:
+            yield "interleaved", virtual
+
+
+def _divisors(n: int) -> list[int]:
+    return [k for k in range(1, n + 1) if n % k == 0]
+
+
+def _illegal(job: Job, cluster: Cluster) -> str:
+    data = [d for d in _divisors(job.batch) if d <= cluster.devices]
+    return (
+        f"{job.model} has no legal mesh of {cluster.devices} devices: data must divide the batch of {job.batch} "
+        f"({', '.join(map(str, data[-6:]))}), tensor the heads ({job.sizes.heads}, {job.sizes.kv_heads} of keys and "
+        f"values), pipe is at most the layers ({job.sizes.layers}): change the number of devices or the batch"
+    )
