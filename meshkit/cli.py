@@ -1,4 +1,4 @@
-"""The command line: `meshkit train | verify | schedule | plan | demo | data`.
+"""The command line: `meshkit train | verify | schedule | plan | view | demo | data`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
@@ -103,6 +103,12 @@ def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def _plan(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from meshkit.planner import command
+
+    return command.run(options)
+
+
+def _view(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from meshkit.view import command
 
     return command.run(options)
 
@@ -235,6 +241,15 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--top", type=int, default=10, metavar="N", help="rows to show (default: 10)")
     plan.add_argument("--explain", type=int, metavar="K", help="the arithmetic of row K, and what would help")
 
+    view = _command(commands, "view", _view, "see a layout: devices, data, schedule, performance", json_result=False)
+    view.add_argument(
+        "source", metavar="CONFIG_OR_RUN", nargs="?", help="a TOML file or a run's folder (default: a 70B on 64 GPUs)"
+    )
+    view.add_argument("--cluster", metavar="KIND", default="h100", help="kind of devices (default: h100)")
+    view.add_argument("--export", type=Path, metavar="FILE", help="write the page as one file instead of serving it")
+    view.add_argument("--port", type=int, default=0, metavar="N", help="of localhost (default: a free one)")
+    view.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
+
     _command(commands, "demo", _demo, "a perceptron cut in every way, against NumPy")
 
     data = commands.add_parser("data", help="token files", description="Make and inspect token files.")
@@ -251,8 +266,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: Any, name: str, run: Any, purpose: str, usage: str | None = None) -> argparse.ArgumentParser:
-    """A sub-command with --json, dispatched to `run(options, overrides)`."""
+def _command(
+    commands: Any, name: str, run: Any, purpose: str, usage: str | None = None, json_result: bool = True
+) -> argparse.ArgumentParser:
+    """A sub-command with --json (if it has a result), dispatched to `run(options, overrides)`."""
     command = commands.add_parser(
         name,
         help=purpose,
@@ -261,6 +278,7 @@ def _command(commands: Any, name: str, run: Any, purpose: str, usage: str | None
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    command.add_argument("--json", action="store_true", help="print the result as JSON, for a program")
+    if json_result:
+        command.add_argument("--json", action="store_true", help="print the result as JSON, for a program")
     command.set_defaults(run=run)
     return command

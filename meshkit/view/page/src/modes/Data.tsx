@@ -1,0 +1,1 @@
+export function Data() { return null; }

@@ -1,0 +1,1 @@
+export function Learn() { return null; }

@@ -1,0 +1,4 @@
+// The words of Learn, and of the storyboard.
+
+export const learnStrings = {
+} satisfies Record<string, [string, string]>;
