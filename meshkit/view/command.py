@@ -15,7 +15,7 @@ from meshkit.planner import flow
 from meshkit.view import export
 from meshkit.view.page_file import Boot, Preset
 from meshkit.view.server import HOST, server
-from meshkit.view.setting import PRESETS_OF_THE_PAGE, Setting, World, resolve
+from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Setting, World, resolve
 
 CONFIG_FILE = "config.toml"
 TIMELINE = Path("profile") / "timeline.json"
@@ -60,7 +60,8 @@ def prepare(source: str | None, cluster: str) -> tuple[World, Boot]:
     resolve(world, first)
     presets = ({OWN_PRESET: own} if own else {}) | PRESETS_OF_THE_PAGE
     named = [Preset(name, setting.query) for name, setting in presets.items()]
-    return world, Boot(first.query, named, measured)
+    lessons = {name: setting.query for name, setting in LESSONS.items()}
+    return world, Boot(first.query, named, lessons, measured)
 
 
 def of_config(config: RunConfig, cluster: str) -> Setting:

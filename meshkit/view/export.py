@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from meshkit.errors import MeshkitError
+from meshkit.view import sweeps
 from meshkit.view.page_file import Boot, page
-from meshkit.view.payload import PARTS, plain
+from meshkit.view.payload import PARTS, to_json
+from meshkit.view.performance import diagnosis
 from meshkit.view.setting import Setting, World, choices, parse, resolve
 
 CONTROLS = ("data", "tensor", "pipe", "schedule", "virtual", "microbatches", "recompute", "zero")
@@ -24,8 +25,8 @@ def write(world: World, boot: Boot, path: Path) -> int:
     return len(text.encode())
 
 
-def pack(world: World, boot: Boot) -> dict[str, Any]:
-    """settings: query -> part -> index into parts; equal parts of different settings are kept once.
+def pack(world: World, boot: Boot) -> str:
+    """A JSON object. settings: query -> part -> index into parts; equal parts of different settings are kept once.
 
     The best layouts, a search of seconds, are there for as many devices as the first setting or a preset has.
     """
@@ -33,21 +34,23 @@ def pack(world: World, boot: Boot) -> dict[str, Any]:
     settings: dict[str, dict[str, int]] = {}
     hubs = list(dict.fromkeys(parse(query) for query in [boot.query, *(preset.query for preset in boot.presets)]))
     searched = {(hub.mesh.devices, hub.batch) for hub in hubs}
-    for setting in around(world, hubs):
+    lessons = [parse(query) for query in boot.lessons.values()]
+    for setting in dict.fromkeys([*around(world, hubs), *lessons]):
         case = resolve(world, setting)
         settings[setting.query] = {
-            name: parts.setdefault(json.dumps(plain(part(case))), len(parts))
+            name: parts.setdefault(to_json(part(case)), len(parts))
             for name, part in PARTS.items()
             if name != BEST or (setting.mesh.devices, setting.batch) in searched
         }
-    return {"settings": settings, "parts": [json.loads(part) for part in parts]}
+    return f'{{"settings":{json.dumps(settings)},"parts":[{",".join(parts)}]}}'
 
 
-BEST = "best"
+BEST, TOP = "best", 3
+"""The part of the best layouts; how many of them can be loaded."""
 
 
 def around(world: World, hubs: list[Setting]) -> Iterator[Setting]:
-    """The hubs, and each with one control changed."""
+    """The hubs, each with one control changed, and what the planner would change."""
     near = [
         hub.but(choice.change)
         for hub in hubs
@@ -56,4 +59,7 @@ def around(world: World, hubs: list[Setting]) -> Iterator[Setting]:
         for choice in offered
         if not choice.reason
     ]
-    yield from dict.fromkeys([*hubs, *near])
+    said = [diagnosis(resolve(world, hub)) for hub in hubs]
+    helps = [hub.but(c.change) for hub, d in zip(hubs, said, strict=True) for c in (d.change, d.blocked) if c]
+    best = [hub.but(sweeps.changes_of(row)) for hub in hubs for row in sweeps.best(resolve(world, hub)).rows[:TOP]]
+    yield from dict.fromkeys([*hubs, *near, *helps, *best])

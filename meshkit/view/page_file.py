@@ -4,13 +4,12 @@ import base64
 import dataclasses
 import gzip
 import hashlib
-import json
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from meshkit import __version__
-from meshkit.view.payload import plain, to_json
+from meshkit.view.payload import to_json
 
 PAGE = resources.files("meshkit.view") / "static" / "index.html"
 
@@ -28,21 +27,23 @@ class Preset:
 
 @dataclasses.dataclass(frozen=True)
 class Boot:
-    """What the page knows before it asks: the first setting, presets, a recorded run's timeline if there is one."""
+    """What the page knows before it asks: the first setting, presets, settings of Learn's figures by name, and a
+    recorded run's timeline if there is one."""
 
     query: str
     presets: list[Preset]
+    lessons: dict[str, str]
     measured: Any = None
     version: str = __version__
 
 
-def page(boot: Boot, pack: dict[str, Any] | None = None) -> str:
-    """The page as one HTML file. pack: precomputed parts (see export.py), gzipped into it."""
+def page(boot: Boot, pack: str | None = None) -> str:
+    """The page as one HTML file. pack: precomputed parts as JSON (see export.py), gzipped into it."""
     html = PAGE.read_text(encoding="utf-8")
     html = html.replace(BOOT, _script("boot", "application/json", to_json(boot).replace("</", "<\\/")))
     if pack is None:
         return html
-    packed = gzip.compress(json.dumps(plain(pack), ensure_ascii=False, separators=(",", ":")).encode(), 9, mtime=0)
+    packed = gzip.compress(pack.encode(), 9, mtime=0)
     return html.replace(PACK, _script("pack", "text/plain", base64.b64encode(packed).decode()))
 
 

@@ -122,6 +122,7 @@ class Case:
         return [device // self.cluster.per_node for device in range(self.cluster.devices)]
 
 
+@functools.lru_cache(maxsize=8192)
 def resolve(world: World, setting: Setting) -> Case:
     """The Case of a setting. Raises MeshkitError with the rule that it breaks, as `train` would."""
     for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", flow.CLOSED)):
@@ -198,6 +199,7 @@ class Choice:
     fits: bool = True
 
 
+@functools.lru_cache(maxsize=256)
 def choices(world: World, setting: Setting) -> dict[str, list[Choice]]:
     """Control -> its choices in order, the present one among them."""
     values = VALUES | {"model": tuple(world.models), "cluster": tuple(world.clusters)}
@@ -263,3 +265,16 @@ PRESETS_OF_THE_PAGE: dict[str, Setting] = {
     "8×4×3": Setting(pipe=3),
 }
 """SPEC's worked cases: data × tensor × pipe."""
+
+_FOUR_STAGES = Setting("llama3-8b", data=2, tensor=1, pipe=4, microbatches=4, recompute="selective", batch=32)
+
+LESSONS: dict[str, Setting] = {
+    "cuts": Setting("tiny", data=2, tensor=2, pipe=2, microbatches=4, recompute="none", batch=16, sequence=128),
+    "few": _FOUR_STAGES,
+    "many": _FOUR_STAGES.but({"microbatches": 16}),
+    "many-gpipe": _FOUR_STAGES.but({"microbatches": 16, "schedule": "gpipe"}),
+    "crossing": Setting("gpt3-175b", data=1, tensor=16, pipe=2, batch=64, microbatches=64, sequence=2048, zero=1),
+    "seventy": Setting(),
+    "zero3": Setting(zero=3),
+}
+"""What the figures of Learn show."""

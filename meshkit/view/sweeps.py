@@ -131,3 +131,11 @@ def _row(rank: int, found: Estimate) -> Row:
         found.bubble,
         found.peak_memory,
     )
+
+
+def changes_of(row: Row) -> dict[str, int | str]:
+    """The controls that loading a row sets."""
+    data, tensor, pipe = row.mesh
+    mesh: dict[str, int | str] = {"data": data, "tensor": tensor, "pipe": pipe}
+    names = ("schedule", "virtual", "microbatches", "recompute", "zero")
+    return mesh | {name: getattr(row, name) for name in names}

@@ -85,11 +85,11 @@ export interface TraceEvent {
   args: Record<string, number> & { name?: string };
 }
 export interface Boot {
-  query: string; presets: { name: string; query: string }[]; measured: { traceEvents: TraceEvent[] } | null;
+  query: string; presets: { name: string; query: string }[]; lessons: Record<string, string>; measured: { traceEvents: TraceEvent[] } | null;
   version: string;
 }
 
-const NOWHERE: Boot = { query: "", presets: [], measured: null, version: "dev" };
+const NOWHERE: Boot = { query: "", presets: [], lessons: {}, measured: null, version: "dev" };
 
 /** What Python wrote into the page; under Vite's own server, nothing. */
 export const boot: Boot = JSON.parse(document.getElementById("meshkit-boot")?.textContent ?? JSON.stringify(NOWHERE));

@@ -1,15 +1,13 @@
 // The frame: modes on top, controls on the left, the drawing, the inspector on the right.
 
-import "@fontsource-variable/inter/wght.css";
-import "@fontsource/ibm-plex-mono/400.css";
-import "@fontsource/ibm-plex-mono/600.css";
+import "./fonts.css";
 import "./style.css";
 import { effect } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { boot, fromQuery, get, ready, toQuery, type Overview } from "./api";
 import { Architecture, ArchitectureInspector } from "./modes/Architecture";
-import { Data } from "./modes/Data";
+import { Data, DataInspector } from "./modes/Data";
 import { Learn } from "./modes/Learn";
 import { Performance } from "./modes/Performance";
 import { State, StateInspector } from "./modes/State";
@@ -24,7 +22,7 @@ import { t, texts, type Key } from "./strings";
 const VIEWS: Record<Mode, (props: { overview: Overview }) => preact.JSX.Element | null> = {
   architecture: Architecture, data: Data, state: State, performance: Performance, learn: Learn,
 };
-const INSPECTORS: Partial<typeof VIEWS> = { architecture: ArchitectureInspector, state: StateInspector };
+const INSPECTORS: Partial<typeof VIEWS> = { architecture: ArchitectureInspector, data: DataInspector, state: StateInspector };
 
 function App() {
   const { data: overview, error, stale } = usePart("overview");

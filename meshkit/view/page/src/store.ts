@@ -18,6 +18,7 @@ export const theme = signal<Theme>(matchMedia("(prefers-color-scheme: dark)").ma
 export const device = signal<Place>({ data: 0, tensor: 0, pipe: 0 });
 export const parameter = signal("");
 export const against = signal("");
+export const pinned = signal("");
 export const cursor = signal(0);
 export const chapter = signal(0);
 export const sheet = signal<"" | "controls" | "inspector">("");
@@ -71,6 +72,7 @@ export function readUrl(): void {
     lang.value = is(["en", "zh"] as const, "lang") ?? lang.value;
     theme.value = is(["light", "dark"] as const, "theme") ?? theme.value;
     against.value = said.get("against") ?? "";
+    pinned.value = said.get("pinned") ?? "";
     parameter.value = said.get("parameter") ?? "";
     cursor.value = Number(said.get("at") ?? 0);
     chapter.value = Number(said.get("chapter") ?? 0);
@@ -87,6 +89,7 @@ export function followUrl(): void {
     const said = new URLSearchParams({ mode: mode.value, lang: lang.value, theme: theme.value });
     if (query.value !== boot.query) said.set("layout", query.value);
     if (against.value) said.set("against", against.value);
+    if (pinned.value) said.set("pinned", pinned.value);
     if (parameter.value) said.set("parameter", parameter.value);
     if (cursor.value) said.set("at", String(cursor.value));
     if (chapter.value) said.set("chapter", String(chapter.value));

@@ -1,7 +1,8 @@
 // Every word of the page in both languages. The field's terms stay as they are in both.
 
 import { lang } from "./store";
-import { learnStrings } from "./strings.learn";
+import { lessonStrings } from "./strings.lessons";
+import { storyStrings } from "./strings.story";
 
 const strings = {
   "mode.architecture": ["Architecture", "架构"],
@@ -124,8 +125,8 @@ const strings = {
   "link.spine": ["between racks", "机柜间"],
 
   "state.ticks": ["ticks", "tick"],
-  "state.ms": ["milliseconds, lock-step", "毫秒（lock-step）"],
-  "state.free": ["milliseconds, asynchronous", "毫秒（异步）"],
+  "state.ms": ["ms, lock-step", "毫秒·lock-step"],
+  "state.free": ["ms, asynchronous", "毫秒·异步"],
   "state.measured": ["measured", "实测"],
   "state.compare": ["compare with", "对比"],
   "state.nothing": ["nothing", "不对比"],
@@ -163,9 +164,75 @@ const strings = {
   "play.forward": ["step forward", "前进一步"],
   "play.speed": ["speed", "速度"],
   "play.position": ["position", "位置"],
+
+  "perf.time": ["Where a step's time goes", "一步的时间去向"],
+  "perf.eta": ["η = {compute} computing ÷ {step} = {eta}", "η = 计算 {compute} ÷ {step} = {eta}"],
+  "perf.memory": ["What a device's memory holds", "设备显存的构成"],
+  "perf.room": ["{need} of {have}: {left} are free.", "{have} 中用 {need}，余 {left}。"],
+  "perf.short": ["{need} and there are {have}: {left} too much.", "需要 {need}，只有 {have}：超出 {left}。"],
+  "perf.sweeps": ["If one number changes", "只改一个数"],
+  "perf.sweepsNote": ["Ringed red: does not fit memory. Black: where you are. Click a point to go there.", "红圈：显存放不下。黑点：当前位置。点击即可切换。"],
+  "perf.onePoint": ["Only one value is legal.", "只有一个合法取值。"],
+  "perf.compare": ["A against B", "A 与 B 对比"],
+  "perf.pin": ["Keep this as A", "以当前为 A"],
+  "perf.unpin": ["forget A", "取消 A"],
+  "perf.compareHow": ["Keep this layout as A, then change anything: the page shows what differs.", "以当前布局为 A，再改动任意控制，即显示差异。"],
+  "perf.delta": ["B against A", "B 相对 A"],
+  "perf.best": ["Best layouts of {n} devices", "{n} 台设备的最优布局"],
+  "perf.bestNote": ["{fitting} of {legal} legal layouts fit memory; the fastest {n}.", "{legal} 个合法布局中 {fitting} 个放得下；最快的 {n} 个如下。"],
+  "perf.filter": ["filter: t=8 1f1b", "筛选：t=8 1f1b"],
+  "perf.load": ["load layout", "载入布局"],
+  "perf.arithmetic": ["The arithmetic, term by term", "逐项计算"],
+  "perf.arithmeticNote": ["count × (volume ÷ rate + latency), of the busiest stage; with the bubble they add up to the step.", "次数 × (数据量 ÷ 速率 + 延迟)，取最忙的 stage；加上气泡等于一步。"],
+  "perf.source": ["Device figures: {source}", "设备数据来源：{source}"],
+  "metric.tokens_per_second_device": ["tokens/s a device", "每设备 tokens/s"],
+  "metric.step_seconds": ["step", "每步时间"],
+  "metric.eta": ["η", "η"],
+  "metric.bubble": ["bubble", "气泡"],
+  "metric.peak_bytes": ["memory", "显存"],
+  "table.rank": ["#", "#"],
+  "table.D": ["D", "D"],
+  "table.T": ["T", "T"],
+  "table.P": ["P", "P"],
+  "table.m": ["m × size", "m × 大小"],
+  "table.schedule": ["schedule", "调度"],
+  "table.recompute": ["recompute", "重计算"],
+  "table.zero": ["zero", "zero"],
+  "table.step": ["step", "每步"],
+  "table.tokens": ["tokens/s", "tokens/s"],
+  "table.mfu": ["MFU", "MFU"],
+  "table.eta": ["η", "η"],
+  "table.bubble": ["bubble", "气泡"],
+  "table.memory": ["memory", "显存"],
+  "term.gradients": ["gradients, summed over replicas", "梯度：跨副本求和"],
+  "term.weights": ["updated weights, gathered", "更新后的权重：收集"],
+  "term.forward: partial sums": ["partial sums, forward", "部分和：前向"],
+  "term.inputs: partial sums": ["partial sums, backward", "部分和：反向"],
+  "term.inputs: partial sums, again": ["partial sums, recomputed", "部分和：重计算"],
+  "term.head": ["activations for the head", "head 的激活"],
+  "term.embedding and head": ["embedding and head, shared by stages", "embedding 与 head：各 stage 分担"],
+  "term.hops": ["hops between stages", "stage 之间的传递"],
+  "term.forward: linears": ["linears, forward", "线性层：前向"],
+  "term.inputs: linears": ["linears, input gradients", "线性层：输入梯度"],
+  "term.inputs: linears, again": ["linears, recomputed", "线性层：重计算"],
+  "term.weights: linears": ["linears, weight gradients", "线性层：权重梯度"],
+  "term.forward: attention": ["attention, forward", "注意力：前向"],
+  "term.inputs: attention": ["attention, backward", "注意力：反向"],
+  "term.inputs: attention, again": ["attention, recomputed", "注意力：重计算"],
+  "term.forward: norms, activations": ["norms and activations, forward", "归一化与激活函数：前向"],
+  "term.inputs: norms, activations": ["norms and activations, backward", "归一化与激活函数：反向"],
+  "term.inputs: norms, activations, again": ["norms and activations, recomputed", "归一化与激活函数：重计算"],
+  "term.logits and their gradients": ["logits and their gradients", "logits 及其梯度"],
+  "term.cross-entropy": ["cross-entropy", "交叉熵"],
+  "term.update": ["optimizer update", "优化器更新"],
+  "term.bubble": ["bubble", "气泡"],
+  "term.weights: scatter gradients": ["gradients of a layer, scattered", "单层梯度：reduce-scatter"],
+  "term.forward: gather weights": ["weights of a layer, gathered (forward)", "单层权重：收集（前向）"],
+  "term.inputs: gather weights": ["weights of a layer, gathered (backward)", "单层权重：收集（反向）"],
+  "term.weights: gather weights": ["weights of a layer, gathered (weight gradient)", "单层权重：收集（权重梯度）"],
 } satisfies Record<string, [string, string]>;
 
-const all = { ...strings, ...learnStrings };
+const all = { ...strings, ...storyStrings, ...lessonStrings };
 export type Key = keyof typeof all;
 
 /** A text in the language of the page, its {blanks} filled in. */

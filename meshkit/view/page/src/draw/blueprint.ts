@@ -11,12 +11,24 @@ const READABLE = 26;
 
 export function blueprint(pen: Pen, mesh: Mesh, grid: Grid, lit: Place, selected: Place, figures: Figures | null): void {
   const detailed = grid.side >= 14;
-  houses(pen, mesh, grid, rackOf, detailed ? 15 : 4, "rack");
-  houses(pen, mesh, grid, nodeOf, detailed ? 7 : 2, "node");
+  const names = [
+    ...houses(pen, mesh, grid, rackOf, detailed ? 15 : 4, "rack"),
+    ...houses(pen, mesh, grid, nodeOf, detailed ? 7 : 2, "node"),
+  ];
   if (detailed) links(pen, mesh, grid);
   beams(pen, mesh, grid, lit);
   for (const place of places(mesh)) tile(pen, mesh, grid, place, lit, selected, figures);
+  for (const name of names) label(pen, name);
   headings(pen, mesh, grid);
+}
+
+interface Name { text: string; x: number; y: number; kind: "node" | "rack" }
+
+function label(pen: Pen, { text, x, y, kind }: Name): void {
+  const colours = palette.value;
+  const wide = text.length * 5.6 + 6;
+  pen.rect(kind === "rack" ? x - 3 : x - wide + 3, y - 6, wide, 12, { fill: colours.rack });
+  pen.text(text, x, y, { size: 10, fill: colours.faint, weight: kind === "rack" ? 600 : 400, align: kind === "rack" ? "left" : "right" });
 }
 
 // --- nodes and racks ------------------------------------------------------------------------------
@@ -24,7 +36,8 @@ export function blueprint(pen: Pen, mesh: Mesh, grid: Grid, lit: Place, selected
 /** Outlines of what holds consecutive devices: full rows together, else a box for each part of a row. */
 function houses(
   pen: Pen, mesh: Mesh, grid: Grid, of: (mesh: Mesh, device: number) => number, pad: number, kind: "node" | "rack",
-): void {
+): Name[] {
+  const names: Name[] = [];
   const [D, T, P] = mesh.shape;
   const colours = palette.value;
   const runs = new Map<number, { data: number; first: number; last: number }[]>();
@@ -50,14 +63,13 @@ function houses(
       const a = spot(parts[k].data, parts[k].first);
       const b = spot(parts[end - 1].data, parts[k].last);
       pen.rect(a.x - pad, a.y - pad, b.x + b.w - a.x + 2 * pad, b.y + b.h - a.y + 2 * pad, style);
-      if (!labelled && kind === "rack" && grid.row >= 18 && mesh.nodes > mesh.nodes_per_rack)
-        pen.text(t("arch.rack", { n: number }), a.x - pad + 4, a.y - pad - 7, { size: 10, fill: colours.faint, weight: 600 });
-      if (!labelled && kind === "node" && grid.row >= 18)
-        pen.text(t("arch.node", { n: number }), b.x + b.w + pad - 3, a.y - pad - 6, { size: 10, fill: colours.faint, align: "right" });
+      if (!labelled && grid.row >= 18 && (kind === "node" || mesh.nodes > mesh.nodes_per_rack))
+        names.push({ text: t(`arch.${kind}`, { n: number }), x: kind === "rack" ? a.x - pad + 4 : b.x + b.w + pad - 3, y: a.y - 13, kind });
       labelled = true;
       k = end;
     }
   }
+  return names;
 }
 
 // --- links ------------------------------------------------------------------------------------------
@@ -166,6 +178,6 @@ function headings(pen: Pen, mesh: Mesh, grid: Grid): void {
   if (grid.side + grid.row < 13) return;
   for (let data = 0; data < D; data++) {
     const { x, y, h } = grid.box({ data, tensor: 0, pipe: 0 });
-    pen.text(blocks === 1 ? t("arch.replica", { n: data }) : String(data), x - 20, y + h / 2, { size: grid.side < 20 ? 9 : 12, weight: 600, align: "right", fill: colours.data });
+    pen.text(blocks === 1 && x > 84 ? t("arch.replica", { n: data }) : String(data), x - 20, y + h / 2, { size: grid.side < 20 ? 9 : 12, weight: 600, align: "right", fill: colours.data });
   }
 }

@@ -46,12 +46,13 @@ function cube(pen: Pen, mesh: Mesh, spot: ReturnType<typeof projection>, place: 
   const axis = peerAxis(place, lit);
   const even = nodeOf(mesh, deviceAt(mesh, place)) % 2 === 0;
   const base = axis === "self" ? colours.ink : axis ? colours[axis] : even ? colours.line : colours.hair;
-  const edge = { stroke: colours.paper, width: 0.75, closed: true };
+  const alpha = axis ? 1 : 0.38; // peers show through the others
+  const edge = { stroke: axis ? colours.paper : colours.node, width: 0.75, closed: true, alpha };
   pen.path([at(0, 0, 1), at(1, 0, 1), at(1, 1, 1), at(0, 1, 1)], { fill: base, ...edge });
   pen.path([at(0, 1, 0), at(1, 1, 0), at(1, 1, 1), at(0, 1, 1)], { fill: base, ...edge });
-  pen.path([at(0, 1, 0), at(1, 1, 0), at(1, 1, 1), at(0, 1, 1)], { fill: colours.ink, alpha: 0.14, closed: true });
+  pen.path([at(0, 1, 0), at(1, 1, 0), at(1, 1, 1), at(0, 1, 1)], { fill: colours.ink, alpha: 0.14 * alpha, closed: true });
   pen.path([at(1, 0, 0), at(1, 1, 0), at(1, 1, 1), at(1, 0, 1)], { fill: base, ...edge });
-  pen.path([at(1, 0, 0), at(1, 1, 0), at(1, 1, 1), at(1, 0, 1)], { fill: colours.ink, alpha: 0.28, closed: true });
+  pen.path([at(1, 0, 0), at(1, 1, 0), at(1, 1, 1), at(1, 0, 1)], { fill: colours.ink, alpha: 0.28 * alpha, closed: true });
 }
 
 function axes(pen: Pen, mesh: Mesh, spot: ReturnType<typeof projection>): void {

@@ -84,7 +84,8 @@ export function Architecture({ overview }: { overview: Overview }) {
 }
 
 function LinkLegend({ mesh }: { mesh: Mesh }) {
-  const used = mesh.links.filter((_, level) => level === 0 || (level === 1 ? mesh.nodes > 1 : mesh.nodes > mesh.nodes_per_rack));
+  const used = mesh.links.filter((link, level) =>
+    level === 0 || (level === 1 ? mesh.nodes > 1 : mesh.nodes > mesh.nodes_per_rack && link.name !== mesh.links[1].name));
   return (
     <ul class="legend" aria-label={t("arch.links")}>
       {used.map((link) => {

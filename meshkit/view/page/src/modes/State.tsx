@@ -2,8 +2,10 @@
 
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
-import type { Overview, Table } from "../api";
+import { boot, toQuery, type Overview, type Table } from "../api";
 import { axis, CAUSES, gantt, idleOf, joined, KINDS, kindFill, scale, total, when, type Clock, type Frame } from "../draw/gantt";
+import { measured, measuredHeight, measuredOf } from "../draw/measured";
+import { pitchOf, spotAt, trail, type Spot } from "../draw/path";
 import type { Pen } from "../draw/pen";
 import { bytes, percent, seconds } from "../format";
 import { MEMORY, memoryColour, palette } from "../palette";
@@ -11,12 +13,14 @@ import { refused } from "../parts/Control";
 import { Drawing, type Size } from "../parts/Drawing";
 import { Player } from "../parts/Player";
 import { against, cursor, query, setting, usePart } from "../store";
-import { toQuery } from "../api";
 import { t, type Key } from "../strings";
 
 const clock = signal<Clock>("ticks");
+const recorded = boot.measured && measuredOf(boot.measured.traceEvents);
+const withMeasured = signal(!!recorded);
 const LEFT = 84;
 const RIGHT = 20;
+const TITLE = 58; // height of a schedule's heading and axis
 const NARROWEST = 15; // pixels of a tick in which its microbatch can be read
 
 /** The setting of the other schedule, when one is compared. */
@@ -35,6 +39,7 @@ export function State({ overview }: { overview: Overview }) {
   const other = useOther(overview);
   const [width, setWidth] = useState(800);
   const [from, setFrom] = useState(0);
+  const [hover, setHover] = useState<{ spot: Spot; table: Table; x: number; y: number } | null>(null);
   const longest = table ? Math.max(total(table, clock.value), other ? total(other, clock.value) : 0) : 1;
   const perTick = table ? total(table, clock.value) / table.ticks : 1;
   const span = Math.min(longest, ((width - LEFT - RIGHT) / NARROWEST) * perTick);
@@ -50,16 +55,17 @@ export function State({ overview }: { overview: Overview }) {
 
   const shownTables = other ? [table, other] : [table];
   const most = Math.max(1, ...shownTables.flatMap((one) => one.in_flight.map((row) => Math.max(...row))));
+  const below = withMeasured.value && recorded ? recorded : null;
   const frames = (size: Size): Frame[] => {
-    const stages = shownTables.reduce((n, one) => n + one.stages, 0);
-    const room = size.height - 44 - 58 * shownTables.length;
-    const pitch = Math.max(14, Math.min(84, room / stages));
-    const rowHeight = Math.max(8, Math.min(44, pitch * 0.62));
-    const frame = { x: LEFT, width: size.width - LEFT - RIGHT, from, to: from + span, rowHeight, areaHeight: Math.max(0, pitch - rowHeight - 8) };
-    let y = 58;
+    const rows = shownTables.reduce((n, one) => n + one.stages, 0);
+    const room = size.height - 40 - TITLE * (shownTables.length + (below ? 1 : 0));
+    const pitch = Math.max(14, Math.min(132, room / (rows + (below ? below.devices.length * 0.7 : 0))));
+    const rowHeight = Math.max(8, Math.min(56, pitch * 0.62));
+    const frame = { x: LEFT, y: 0, width: size.width - LEFT - RIGHT, from, to: from + span, rowHeight, areaHeight: Math.max(0, Math.min(56, pitch - rowHeight - 8)) };
+    let y = TITLE;
     return shownTables.map((one) => {
       const mine = { ...frame, y };
-      y += one.stages * (rowHeight + frame.areaHeight + 8) + 58;
+      y += one.stages * pitchOf(frame) + TITLE;
       return mine;
     });
   };
@@ -70,9 +76,18 @@ export function State({ overview }: { overview: Overview }) {
       const frame = placed[k];
       title(pen, one, frame);
       gantt(pen, one, clock.value, frame, most);
+      if (hover && hover.table === one && hover.spot.action >= 0) trail(pen, one, clock.value, frame, hover.spot.action);
     });
     cursorLine(pen, placed, table, at);
     const bottom = placed.at(-1)!;
+    if (below) {
+      const y = bottom.y + shownTables.at(-1)!.stages * pitchOf(bottom) + TITLE;
+      pen.text(t("state.measured"), bottom.x, y - 22, { size: 14, weight: 600, fill: palette.value.ink });
+      pen.text(seconds((below.to - below.from) / 1e3), bottom.x + bottom.width, y - 22, { size: 12, align: "right", fill: palette.value.soft });
+      const rowHeight = Math.min(bottom.rowHeight, Math.max(8, (size.height - y - 34) / below.devices.length - 8));
+      measured(pen, below, { ...bottom, y, rowHeight });
+      if (y + measuredHeight(below, bottom) > size.height - 30) return;
+    }
     overviewStrip(pen, table, size, { ...bottom, from: 0, to: longest }, from, from + span);
   };
   const seek = (x: number, size: Size, y: number): void => {
@@ -101,6 +116,7 @@ export function State({ overview }: { overview: Overview }) {
             ))}
           </select>
         </label>
+        {recorded && <label class="pick"><input type="checkbox" checked={withMeasured.value} onChange={(event) => (withMeasured.value = event.currentTarget.checked)} />{t("state.measured")}</label>}
         <ul class="legend">
           {table.kinds.map((kind) => <li key={kind}><i style={{ background: kindFill(kind) }} />{t(`state.legend.${kind}` as Key)}</li>)}
           <li><i class="dotted" />{t("state.idle")}</li>
@@ -112,7 +128,12 @@ export function State({ overview }: { overview: Overview }) {
         label={t("state.drawing")}
         draw={draw}
         cursor="ew-resize"
-        onPoint={(x, y, down, size) => down && seek(x, size, y)}
+        onPoint={(x, y, down, size) => {
+          if (down) seek(x, size, y);
+          const found = frames(size).map((frame, k) => [spotAt(shownTables[k], clock.value, frame, x, y), shownTables[k]] as const).find(([spot]) => spot);
+          setHover(found ? { spot: found[0]!, table: found[1], x, y } : null);
+        }}
+        onLeave={() => setHover(null)}
         onKey={(event) => {
           const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
           if (!by) return;
@@ -120,8 +141,22 @@ export function State({ overview }: { overview: Overview }) {
           cursor.value = Math.max(0, Math.min(table.ticks - 1, at + by));
         }}
       />
+      {hover && <Tip {...hover} width={width} />}
       <Player at={at} last={table.ticks - 1} onMove={(to) => (cursor.value = to)} label={label} pace={4} />
     </>
+  );
+}
+
+function Tip({ spot, table, x, y, width }: { spot: Spot; table: Table; x: number; y: number; width: number }) {
+  const a = table.actions;
+  const lasts = clock.value === "ticks" ? "" : ` · ${seconds((spot.to - spot.from) / 1e3)}`;
+  const words = spot.action < 0
+    ? t(`cause.${CAUSES[spot.cause]}` as Key)
+    : t(`state.${KINDS[a.kind[spot.action]]}` as Key, { n: a.microbatch[spot.action] }) + (table.chunks > 1 ? `, ${t("state.chunk", { n: a.chunk[spot.action] })}` : "");
+  return (
+    <div class="tip" role="tooltip" style={{ left: `${Math.max(8, Math.min(x + 14, width - 260))}px`, top: `${y + 64}px` }}>
+      <b class="pipe">{t("state.stage", { n: spot.stage })}</b> {words}{lasts}
+    </div>
   );
 }
 
@@ -144,7 +179,7 @@ function cursorLine(pen: Pen, frames: Frame[], table: Table, at: number): void {
   const [a, b] = [x(timeOf(table, at)), x(timeOf(table, at + 1))];
   if (b < frame.x || a > frame.x + frame.width) return;
   const last = frames.at(-1)!;
-  const bottom = last.y + table.stages * (last.rowHeight + last.areaHeight + 8);
+  const bottom = last.y + table.stages * pitchOf(last);
   pen.rect(a, frame.y - 6, Math.max(1, b - a), bottom - frame.y, { fill: colours.ink, alpha: 0.09 });
   pen.path([[a, frame.y - 6], [a, bottom - 6]], { stroke: colours.ink, width: 1.5 });
   pen.path([[a - 5, frame.y - 12], [a + 5, frame.y - 12], [a, frame.y - 5]], { fill: colours.ink, closed: true });

@@ -60,7 +60,7 @@ export function Drawing({ label, draw, height, onPoint, onLeave, onKey, cursor, 
     onPoint?.(event.clientX - at.left, event.clientY - at.top, down, size);
   };
   return (
-    <div class="drawing" ref={box} style={height ? { height } : undefined}>
+    <div class="drawing" ref={box} style={height ? { height: `${height}px` } : undefined}>
       <canvas
         ref={canvas}
         role="img"

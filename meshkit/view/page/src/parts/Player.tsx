@@ -11,11 +11,13 @@ interface Props {
   label: string;
   /** Steps a second at speed 1. */
   pace?: number;
+  /** Steps that "step forward" and "back" take. */
+  jump?: number;
 }
 
 const SPEEDS = [0.5, 1, 2, 4];
 
-export function Player({ at, last, onMove, label, pace = 3 }: Props) {
+export function Player({ at, last, onMove, label, pace = 3, jump = 1 }: Props) {
   const [playing, setPlaying] = useState(false);
   const [speed, setSpeed] = useState(1);
   useEffect(() => {
@@ -45,11 +47,11 @@ export function Player({ at, last, onMove, label, pace = 3 }: Props) {
   return (
     <div class="player" role="group" aria-label={t("play.position")}>
       <button class="icon" title={t("play.start")} aria-label={t("play.start")} onClick={() => move(0)}><Icon d="M4 3v10M13 3 6 8l7 5z" /></button>
-      <button class="icon" title={t("play.back")} aria-label={t("play.back")} onClick={() => move(at - 1)}><Icon d="M11 3 4 8l7 5z" /></button>
+      <button class="icon" title={t("play.back")} aria-label={t("play.back")} onClick={() => move((Math.ceil(at / jump) - 1) * jump)}><Icon d="M11 3 4 8l7 5z" /></button>
       <button class="icon main" title={t(playing ? "play.pause" : "play.play")} aria-label={t(playing ? "play.pause" : "play.play")} onClick={toggle}>
         <Icon d={playing ? "M4 3h3v10H4zM9 3h3v10H9z" : "M4 2.5 13 8l-9 5.5z"} />
       </button>
-      <button class="icon" title={t("play.forward")} aria-label={t("play.forward")} onClick={() => move(at + 1)}><Icon d="m5 3 7 5-7 5z" /></button>
+      <button class="icon" title={t("play.forward")} aria-label={t("play.forward")} onClick={() => move((Math.floor(at / jump) + 1) * jump)}><Icon d="m5 3 7 5-7 5z" /></button>
       <output class="num">{label}</output>
       <input
         type="range" min={0} max={last} value={at} aria-label={t("play.position")} aria-valuetext={label}
