@@ -8,7 +8,7 @@ VENV := .venv$(if $(filter python3,$(PYTHON)),,-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 TYPES := .cache/types
 
-.PHONY: train test lint bench clean
+.PHONY: train test lint bench planner-report clean
 
 train: $(VENV)/.run
 	$(BIN)/meshkit train launch/configs/quickstart.toml
@@ -26,6 +26,11 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench
+
+# The planner's predictions beside published measurements: make planner-report EVIDENCE=folder [JSON=1]
+REPORT := .cache/planner-report
+planner-report: $(VENV)/.dev
+	$(BIN)/python -m meshkit.planner.evidence.report $(EVIDENCE) --out $(REPORT) $(if $(JSON),--json)
 
 clean:
 	rm -rf .venv .venv-* .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -239,6 +239,9 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--mesh", metavar="D,T,P", help="a mesh to rank and explain in any case")
     plan.add_argument("--profile", default="meshkit", help="the framework: meshkit, megatron … (default: meshkit)")
     plan.add_argument("--top", type=int, default=10, metavar="N", help="rows to show (default: 10)")
+    plan.add_argument(
+        "--calibrate", type=Path, metavar="FILE", help="measure the devices present; write a file for --cluster"
+    )
     plan.add_argument("--explain", type=int, metavar="K", help="the arithmetic of row K, and what would help")
 
     view = _command(commands, "view", _view, "see a layout: devices, data, schedule, performance", json_result=False)

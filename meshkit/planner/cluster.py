@@ -63,9 +63,9 @@ class Group:
 
 
 @functools.lru_cache(maxsize=4096)
-def group(size: int, stride: int, per_node: int, per_rack: int) -> Group:
-    """The group of `size` devices that are `stride` apart. per_rack: devices of a rack."""
-    period = math.lcm(size * stride, per_node)
+def group(size: int, stride: int, devices: int, per_node: int, per_rack: int) -> Group:
+    """The group of `size` devices that are `stride` apart, among `devices`. per_rack: devices of a rack."""
+    period = min(devices, math.lcm(size * stride, per_node))
     spread = {}
     for unit in (per_node, per_rack):
         most = 1
@@ -79,7 +79,7 @@ def group(size: int, stride: int, per_node: int, per_rack: int) -> Group:
 def groups(mesh: MeshShape, cluster: Cluster) -> dict[str, Group]:
     """Axis -> its group; "vocab": the pipe × tensor devices that share a table; "hop": neighbours on pipe."""
     per_rack = cluster.per_node * cluster.per_rack
-    of = lambda size, stride: group(size, stride, cluster.per_node, per_rack)
+    of = lambda size, stride: group(size, stride, mesh.devices, cluster.per_node, per_rack)
     return {
         "data": of(mesh.data, mesh.tensor * mesh.pipe),
         "pipe": of(mesh.pipe, mesh.tensor),
@@ -104,15 +104,19 @@ def parse(text: str, per_node: int | None = None) -> Cluster:
     return regular(accelerator(match[2]), int(match[1]), per_node)
 
 
-def regular(kind: Accelerator, devices: int, per_node: int | None = None) -> Cluster:
-    """`devices` of one kind in equal nodes of one rack. Raises MeshkitError when they do not fill their nodes."""
+def regular(kind: Accelerator, devices: int, per_node: int | None = None, network: Link | None = None) -> Cluster:
+    """`devices` of one kind in equal nodes of one rack; network: instead of the kind's usual.
+
+    Raises MeshkitError when they do not fill their nodes.
+    """
     size = min(per_node or kind.node, devices)
     if size < 1 or devices % size:
         raise MeshkitError(
             f"{devices} devices do not fill nodes of {size}: take {devices // size * size} or "
             f"{-(-devices // size) * size} devices, or another size of node (--nodes-of)"
         )
-    return Cluster(kind, devices // size, size, devices // size, (kind.link, kind.network, kind.network))
+    between = network or kind.network
+    return Cluster(kind, devices // size, size, devices // size, (kind.link, between, between))
 
 
 class LinkFile(Section):

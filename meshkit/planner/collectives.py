@@ -43,8 +43,13 @@ def one_way(volume: float, group: Group, cluster: Cluster) -> Cost:
 
 
 def all_reduce(volume: float, group: Group, cluster: Cluster) -> Cost:
-    """A reduce-scatter, then an all-gather."""
-    transfer, latency = one_way(volume, group, cluster)
+    """A reduce-scatter, then an all-gather; between nodes a tree, whose steps grow with their logarithm."""
+    transfer, _ = one_way(volume, group, cluster)
+    if transfer == 0:
+        return NOTHING
+    inside = math.ceil(group.in_node) - 1
+    across = math.ceil(math.log2(math.ceil(group.size / group.in_node)))
+    latency = inside * cluster.links[0].latency + across * cluster.links[group.level].latency
     return Cost(2 * transfer, 2 * latency)
 
 
@@ -79,6 +84,5 @@ EXCHANGES: dict[str, Exchange] = {
 
 
 def _ring_latency(group: Group, cluster: Cluster) -> float:
-    """n − 1 steps: those inside nodes take their link's latency, those between nodes the network's."""
-    nodes = math.ceil(group.size / group.in_node)
-    return (group.size - nodes) * cluster.links[0].latency + (nodes - 1) * cluster.links[group.level].latency
+    """n − 1 steps, each as long as the slowest link of the ring takes."""
+    return (group.size - 1) * cluster.links[group.level].latency

@@ -2,8 +2,10 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -18,11 +20,16 @@ from meshkit.planner.workload import KINDS
 
 GIB = 2**30
 
+WIDE = 160
+"""Columns of a line that the tables need; a narrower terminal breaks lines, but nothing is left out."""
+
 
 def run(options: argparse.Namespace) -> int:
     """The command, with its options as `cli.py` reads them."""
     if options.top < 1:
         raise MeshkitError(f"--top {options.top}: it is at least 1")
+    if options.calibrate is not None:
+        return _calibrate(options.calibrate, options.json)
     plan = make(
         options.config,
         options.cluster,
@@ -37,6 +44,22 @@ def run(options: argparse.Namespace) -> int:
         print(to_json(plan, options.top, options.explain))
     else:
         show(plan, options.top, options.explain)
+    return 0
+
+
+def _calibrate(path: Path, as_json: bool) -> int:
+    from meshkit.planner.calibrate import calibrate
+
+    file = calibrate(path)
+    if as_json:
+        print(json.dumps(file))
+        return 0
+    device, links = file["device"], file["links"]
+    rates = f"{device['tflops']:.3g} TFLOP/s, {device['memory']:.3g} GiB at {device['bandwidth']:.3g} TB/s"
+    print(f"{path}: {file['nodes']} × {file['per_node']} {device['name']}: {rates}")
+    for name, link in links.items():
+        print(f"  {name}: {link['bandwidth']:.3g} GB/s, {link['latency']:.3g} µs a step")
+    print(f"plan with it: meshkit plan --model PRESET --cluster {path}")
     return 0
 
 
@@ -98,6 +121,7 @@ def _explained(found: Estimate) -> dict[str, Any]:
 def show(plan: Plan, top: int, explain: int | None, console: Console | None = None) -> None:
     """The tables of time and memory of the best `top` rows, and the explanation of one."""
     console, job = console or Console(), plan.job
+    console.width = max(console.width, WIDE)
     row = chosen(plan, explain)
     console.print(
         f"[bold]{job.model}[/] on {plan.cluster}: batch {job.batch} × {job.sequence} tokens, {plan.profile.name}; "
@@ -114,33 +138,14 @@ def show(plan: Plan, top: int, explain: int | None, console: Console | None = No
 
 
 def _times(rows: list[tuple[int, Estimate]]) -> Table:
-    table = Table(
-        "#",
-        "D",
-        "T",
-        "P",
-        "m × b",
-        "schedule",
-        "recompute",
-        "zero",
-        "step s",
-        "tokens/s",
-        "MFU",
-        "η",
-        "U",
-        *KINDS,
-        title="Time: seconds of a step by kind",
-    )
-    for column in table.columns:
-        column.justify, column.no_wrap = "right", True
+    columns = ("#", "D T P", "m × b", "schedule", "recompute", "zero", "step s", "tokens/s", "MFU", "η", "U", *KINDS)
+    table = _table("Time: seconds of a step, by kind", *columns)
     for rank, found in rows:
         layout, mesh = found.layout, found.layout.mesh
         virtual = f" v={layout.virtual}" if layout.virtual > 1 else ""
         table.add_row(
             str(rank),
-            str(mesh.data),
-            str(mesh.tensor),
-            str(mesh.pipe),
+            f"{mesh.data} {mesh.tensor} {mesh.pipe}",
             f"{layout.microbatches} × {layout.microbatch}",
             layout.schedule + virtual,
             layout.recompute,
@@ -156,9 +161,7 @@ def _times(rows: list[tuple[int, Estimate]]) -> Table:
 
 
 def _memory(rows: list[tuple[int, Estimate]]) -> Table:
-    table = Table("#", "GiB a device", "budget", *memory.KINDS, title="Memory: GiB by kind, of the fullest stage")
-    for column in table.columns:
-        column.justify = "right"
+    table = _table("Memory: GiB of a device of the fullest stage, by kind", "#", "all", "budget", *memory.KINDS)
     for rank, found in rows:
         fullest = max(found.memory, key=lambda stage: sum(stage.values()))
         table.add_row(
@@ -170,10 +173,18 @@ def _memory(rows: list[tuple[int, Estimate]]) -> Table:
     return table
 
 
+def _table(title: str, *columns: str) -> Table:
+    table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns:
+        column.justify, column.no_wrap = "right", True
+    return table
+
+
 def _print_explanation(rank: int, found: Estimate, plan: Plan, console: Console) -> None:
     console.print(f"\n[bold]Row {rank}[/]: {found.layout}", highlight=False)
-    table = Table("term", "kind", "count × (volume ÷ rate + latency)", "seconds")
-    table.columns[-1].justify = "right"
+    table = _table("", "term", "kind", "count × (volume ÷ rate + latency)", "seconds")
+    for column in table.columns[:-1]:
+        column.justify = "left"
     for name, kind, how, seconds in arithmetic(found):
         table.add_row(name, kind, how, f"{seconds:.4f}")
     table.add_section()

@@ -4,34 +4,18 @@ import dataclasses
 import functools
 from typing import Any
 
-from meshkit.pipeline.costs import FLOAT32
-from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
-from meshkit.planner import flow, memory
-from meshkit.planner.cluster import Cluster, Group, groups
-from meshkit.planner.layout import Job, Layout, placement
+from meshkit.errors import MeshkitError
+from meshkit.planner import memory
+from meshkit.planner.cluster import Cluster, groups
+from meshkit.planner.layout import Job, Layout
 from meshkit.planner.profile import MESHKIT, Profile
-from meshkit.planner.workload import (
-    BUBBLE,
-    COMPUTE,
-    DATA,
-    KINDS,
-    PIPE,
-    Layer,
-    Term,
-    Workload,
-    exchange_term,
-    head,
-    layer,
-    layer_parameters,
-    model_flops,
-    table_parameters,
-    update,
-)
+from meshkit.planner.step import Part, asynchronous, lock_step
+from meshkit.planner.workload import BUBBLE, COMPUTE, KINDS, Term, Workload, model_flops
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A layout's step. terms: of the busiest stage; with the bubble, they add up to the step (seconds).
+    """A layout's step. parts: of the busiest stage; with the bubble, they add up to the step (seconds).
 
     memory: bytes by kind of a device of each stage (one entry: all alike). budget: bytes that a device offers.
     """
@@ -40,7 +24,7 @@ class Estimate:
     layout: Layout
     cluster: Cluster
     profile: Profile
-    terms: tuple[Term, ...]
+    parts: tuple[Part, ...]
     bubble_seconds: float
     memory: tuple[dict[str, float], ...]
     budget: float
@@ -49,9 +33,20 @@ class Estimate:
     def seconds(self) -> dict[str, float]:
         """Kind (compute, tensor, pipe, data, bubble) -> its share of the step, in seconds."""
         spent = dict.fromkeys(KINDS, 0.0)
-        for term in self.terms:
-            spent[term.kind] += term.seconds
+        for part in self.parts:
+            for kind, seconds in part.terms.by_kind.items():
+                spent[kind] += part.repeats * seconds
         return spent | {BUBBLE: self.bubble_seconds}
+
+    @functools.cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """Every term of the step, as often as it occurs, named by its action and what it is."""
+        named = (
+            term.times(part.repeats)._replace(name=f"{part.action}: {term.name}" if part.action else term.name)
+            for part in self.parts
+            for term in part.terms.items
+        )
+        return tuple(term for term in named if term.seconds)
 
     @functools.cached_property
     def step(self) -> float:
@@ -103,124 +98,25 @@ def estimate(job: Job, layout: Layout, cluster: Cluster, profile: Profile = MESH
 
 
 def workload(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Workload:
-    """What the layouts of a job have in common. Make one and use it for all: it remembers its parts."""
+    """What the layouts of a job have in common. Make one and use it for all: it remembers its parts.
+
+    Raises MeshkitError when the accelerator has no rate for the job's dtype.
+    """
+    rates = cluster.accelerator.flops
+    if job.precision not in rates:
+        raise MeshkitError(
+            f"precision = {job.precision!r}: the planner knows no rate of {cluster.accelerator.name} for it; "
+            f"it knows {', '.join(rates)}"
+        )
     return Workload(job.sizes, job.sequence, cluster, profile, job.precision)
 
 
 def estimate_on(work: Workload, job: Job, layout: Layout) -> Estimate:
     """`estimate` for one of many layouts."""
-    step = _lock_step if work.profile.lock_step else _asynchronous
-    terms, bubble = step(work, layout, groups(layout.mesh, work.cluster))
+    step = lock_step if work.profile.lock_step else asynchronous
+    parts, bubble = step(work, layout, groups(layout.mesh, work.cluster))
     budget = work.device.memory - memory.RESERVE
-    return Estimate(job, layout, work.cluster, work.profile, terms, bubble, memory.stages(work, layout), budget)
-
-
-# --- meshkit's tables -----------------------------------------------------------------------------
-
-
-def _lock_step(work: Workload, layout: Layout, peers: dict[str, Group]) -> tuple[tuple[Term, ...], float]:
-    mesh, m, name = layout.mesh, layout.microbatches, layout.schedule
-    counts = placement(work.sizes.layers, mesh.pipe, layout.virtual).counts
-    at_once = mesh.pipe == 1 and layout.virtual == 1 and name != "gpipe"
-    one = layer(work, layout.microbatch, peers["tensor"], True, layout.recompute, at_once)
-    one = _with_zero(one, work, layout, peers["data"], at_once)
-    forward, inputs, weights = (sum(t.seconds for t in terms) for terms in one)
-    costs = {FORWARD: forward, INPUT: inputs, WEIGHT: weights, BACKWARD: inputs + weights}
-    pipeline = flow.lock_step(name, mesh.pipe, m, layout.virtual, costs, counts)
-    longest = max(sum(counts[s :: mesh.pipe]) for s in range(mesh.pipe))
-    terms = [
-        term.times(m * longest)._replace(name=f"{action}: {term.name}")
-        for action, of in zip(Layer._fields, one, strict=True)
-        for term in of
-        if term.seconds
-    ]
-    busy = sum(term.seconds for term in terms)
-    ways = mesh.tensor * mesh.pipe
-    terms += [term.times(m) for term in head(work, layout.microbatch, peers["tensor"], ways)]
-    activation = layout.microbatch * work.sequence * work.sizes.width * work.element / mesh.tensor
-    # The embedding of what enters, the output of what leaves, its gradient and that of what entered, in float32.
-    shared = exchange_term("embedding and head", PIPE, "all-reduce", activation * 2, peers["pipe"], work.cluster)
-    hop = exchange_term("hops", PIPE, "hop", activation, peers["pipe"], work.cluster)
-    columns = flow.ticks(name, mesh.pipe, m, layout.virtual)
-    terms += [shared.times(4 * m), hop.times(columns if mesh.pipe > 1 else 0)]
-    terms += _once(work, layout, peers["data"])
-    return tuple(term for term in terms if term.seconds), max(0.0, pipeline - busy)
-
-
-def _with_zero(one: Layer, work: Workload, layout: Layout, data: Group, at_once: bool) -> Layer:
-    """With what replicas exchange of a layer for each microbatch."""
-    if layout.zero < 2:
-        return one
-    weights = layer_parameters(work.sizes) / layout.mesh.tensor
-    scatter = exchange_term("scatter gradients", DATA, "reduce-scatter", weights * FLOAT32, data, work.cluster)
-    deposit = (*one.weights, scatter)
-    if layout.zero < 3:
-        return one._replace(weights=deposit)
-    gather = exchange_term("gather weights", DATA, "all-gather", weights * work.element, data, work.cluster)
-    fetches = 2 if layout.recompute == "full" and not at_once else 1
-    split = layout.schedule == "zero-bubble"
-    return Layer((*one.forward, gather), (*one.inputs, gather.times(fetches)), (*deposit, gather.times(int(split))))
-
-
-def _once(work: Workload, layout: Layout, data: Group) -> list[Term]:
-    """After the pipeline: gradients over data, update, and working weights."""
-    sizes, mesh = work.sizes, layout.mesh
-    rows = placement(sizes.layers, mesh.pipe, layout.virtual).longest * layout.virtual
-    blocks = rows * layer_parameters(sizes) / mesh.tensor
-    tables = table_parameters(sizes) * (1 if sizes.tied else 2) / (mesh.tensor * mesh.pipe)
-    reduced = tables + (blocks if layout.zero < 2 else 0)
-    gathered = tables + (blocks if layout.zero < 3 else 0)
-    how = "all-reduce" if layout.zero == 0 else "reduce-scatter"
-    gradients = exchange_term("gradients", DATA, how, reduced * work.profile.gradient_bytes, data, work.cluster)
-    weights = exchange_term("weights", DATA, "all-gather", gathered * work.element, data, work.cluster)
-    held = (blocks + tables) / (mesh.data if layout.zero else 1)
-    return [gradients, weights.times(int(layout.zero > 0)), update(work, held)]
-
-
-# --- one program a stage --------------------------------------------------------------------------
-
-
-def _asynchronous(work: Workload, layout: Layout, peers: dict[str, Group]) -> tuple[tuple[Term, ...], float]:
-    mesh, m, v, profile = layout.mesh, layout.microbatches, layout.virtual, work.profile
-    counts = placement(work.sizes.layers, mesh.pipe, v).counts
-    layers = [sum(counts[s :: mesh.pipe]) for s in range(mesh.pipe)]
-    one = layer(work, layout.microbatch, peers["tensor"], layout.sequence_parallel, layout.recompute, False)
-    top = head(work, layout.microbatch, peers["tensor"], mesh.tensor)
-    each, last = (sum(t.seconds for t in terms) for terms in ([t for of in one for t in of], top))
-    stages = [count * each for count in layers]
-    stages[-1] += last
-    busiest = max(range(mesh.pipe), key=lambda s: stages[s])
-    terms = [
-        term.times(m * layers[busiest])._replace(name=f"{action}: {term.name}")
-        for action, of in zip(Layer._fields, one, strict=True)
-        for term in of
-    ]
-    terms += [term.times(m) for term in top] if busiest == mesh.pipe - 1 else []
-    busy = m * stages[busiest]
-    activation = layout.microbatch * work.sequence * work.sizes.width * work.element
-    cut = mesh.tensor if layout.sequence_parallel else 1
-    hop = exchange_term("hops", PIPE, "hop", activation / cut, peers["pipe"], work.cluster)
-    hops = 2 * (m * v * (1 - profile.hidden_pipe) + mesh.pipe - 1) if mesh.pipe > 1 else 0
-    terms.append(hop.times(hops))
-    bubble = flow.asynchronous(stages, m, v) - busy
-    window = layers[busiest] * sum(t.seconds for of in (one.inputs, one.weights) for t in of)
-    terms += _once_overlapped(work, layout, peers["data"], max(layers), window)
-    return tuple(term for term in terms if term.seconds), bubble
-
-
-def _once_overlapped(work: Workload, layout: Layout, data: Group, layers: int, window: float) -> list[Term]:
-    """Data-parallel exchanges, less what a framework hides beside a microbatch's backward (`window`) and forward."""
-    sizes, mesh, profile = work.sizes, layout.mesh, work.profile
-    tables = table_parameters(sizes) * (2 if mesh.pipe == 1 and not sizes.tied else 1)
-    held = (layers * layer_parameters(sizes) + tables) / mesh.tensor
-    how = "reduce-scatter" if layout.zero else "all-reduce"
-    gradients = exchange_term("gradients", DATA, how, held * profile.gradient_bytes, data, work.cluster)
-    weights = exchange_term("weights", DATA, "all-gather", held * work.element, data, work.cluster)
-    terms = [(gradients, window), (weights.times(int(layout.zero > 0)), window / 2)]
-    shown = [
-        term.times(1 - profile.hidden_data * min(1.0, room / term.seconds)) for term, room in terms if term.seconds
-    ]
-    return [*shown, update(work, held / (mesh.data if layout.zero else 1))]
+    return Estimate(job, layout, work.cluster, work.profile, parts, bubble, memory.stages(work, layout), budget)
 
 
 def as_json(found: Estimate) -> dict[str, Any]:

@@ -66,6 +66,18 @@ def ticks(name: str, stages: int, m: int, chunks: int) -> int:
     }[name]
 
 
+def slots(name: str, stages: int, m: int, chunks: int) -> dict[str, int]:
+    """Slots of each file that `pipeline.slots.allocate` gives a table."""
+    kept = {
+        "gpipe": m,
+        "1f1b": min(m, 2 * stages - 1),
+        "zero-bubble": min(m, 2 * stages - 1),
+        "interleaved": min(m * chunks, stages * (chunks + 1) - 1),
+    }[name]
+    held = min(m, stages) if name == "zero-bubble" else 0
+    return {"inputs": 1, "kept": kept, "gradients": m if name == "gpipe" else 1, "held": held}
+
+
 @functools.lru_cache(maxsize=256)
 def table(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
     """The executor's own table."""

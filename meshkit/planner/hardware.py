@@ -21,13 +21,15 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Efficiency:
-    """What a kind of device reaches of its peaks, 0 … 1. Fitted on published runs by `tests/planner/fit.py`.
+    """What a kind of device reaches of its peaks, 0 … 1. Fitted on published runs by `planner.evidence.fit`.
 
-    matmul: of peak FLOP/s, in large products. attention: of peak FLOP/s, in a flash kernel. memory: of memory
-    bandwidth, in elementwise work. node, network: of the bandwidth of the links in a node, between nodes.
+    matmul: of peak FLOP/s, in large products; float8: of that again, in float8. attention: of peak FLOP/s, in a flash
+    kernel. memory: of memory bandwidth, in elementwise work. node, network: of the bandwidth of the links in a node,
+    between nodes.
     """
 
     matmul: float = 0.75
+    float8: float = 0.88
     attention: float = 0.45
     memory: float = 0.8
     node: float = 0.75
@@ -52,16 +54,21 @@ class Accelerator:
     efficiency: Efficiency = Efficiency()
 
 
-NVLINK = ("NVLink", 3.0)
+NVLINK = ("NVLink", 7.0)
+NVLINK3, NVLINK5 = ("NVLink", 16.0), ("NVLink", 12.0)
 XGMI = ("Infinity Fabric", 3.0)
 PCIE = ("PCIe", 5.0)
 ICI = ("ICI", 1.0)
-"""Links in a node, and µs of one step of an exchange over them. NVLink: 32 KiB all-reduced by 8 A100 in 44 µs,
-14 steps (ml-engineering, network). ICI: about 1 µs a hop (scaling-book). The others are assumed."""
+"""Links in a node, and µs of one step of an exchange over them. NVLink: all-reduces of 32 … 256 MB by 8 H200 take
+95 µs, by 8 A100 150 … 300 µs, by 8 B200 110 … 170 µs beyond their volume, 14 steps (ml-engineering, network). ICI:
+about 1 µs a hop (scaling-book). The others are assumed."""
 
 INFINIBAND = ("InfiniBand", 8.0)
+EFA = ("EFA", 45.0)
 DCN = ("DCN", 10.0)
-"""Links between nodes, likewise. Calculon's systems have 10 … 20 µs for a whole exchange."""
+"""Networks between nodes, and µs of one step of an exchange over them. EFA: all-gathers of 256 MB by 16 … 512 H100
+take 30 … 45 µs a step beyond their volume, on average over a year of a cluster's jobs (Ultra-Scale Playbook); the
+best of them 9 µs, which is taken for InfiniBand."""
 
 ML_ENGINEERING = "stas00/ml-engineering 744d01e1, compute/accelerator and network READMEs"
 LLM_ANALYSIS = "cli99/llm-analysis d841e40a, gpu_configs"
@@ -96,23 +103,26 @@ def _device(
     )
 
 
-HOPPER = Efficiency(matmul=0.76, attention=0.45, memory=0.8, node=0.75, network=0.75)
-AMPERE = Efficiency(matmul=0.83, attention=0.5, memory=0.8, node=0.75, network=0.75)
-BLACKWELL = Efficiency(matmul=0.74, attention=0.4, memory=0.8, node=0.75, network=0.75)
+AMPERE = Efficiency(matmul=0.80, attention=0.45, memory=0.9, node=0.78, network=0.9)
+HOPPER = Efficiency(matmul=0.70, attention=0.40, memory=0.85, node=0.81, network=0.9)
+BLACKWELL = Efficiency(matmul=0.49, attention=0.40, memory=0.8, node=0.76, network=0.9)
+"""node: of a ring over large payloads, 234 of 300 GB/s, 365 of 450, 682 of 900 (ml-engineering); network: 365 GB/s for
+8 × 50 GB/s (there too, H200 with EFA); float8: 70.9 of 80.3 % of H100's peaks (there too, MAMF). matmul and memory are
+fitted, attention is FlashAttention 2's (arXiv 2307.08691)."""
 
 CATALOGUE: dict[str, Accelerator] = {
     name: Accelerator(name, **values)
     for name, values in {
-        "v100": _device(125, 32, 0.9, 8, NVLINK, 150, 12.5, f"{LLM_ANALYSIS}; its rate is float16's"),
-        "a100-40": _device(312, 40, 1.555, 8, NVLINK, 300, 25, LLM_ANALYSIS, efficiency=AMPERE),
+        "v100": _device(125, 32, 0.9, 8, NVLINK3, 150, 12.5, f"{LLM_ANALYSIS}; its rate is float16's"),
+        "a100-40": _device(312, 40, 1.555, 8, NVLINK3, 300, 25, LLM_ANALYSIS, efficiency=AMPERE),
         "a100-80": _device(
-            312, 80, 2.0, 8, NVLINK, 300, 25, f"{ML_ENGINEERING}; network: {LLM_ANALYSIS}", efficiency=AMPERE
+            312, 80, 2.0, 8, NVLINK3, 300, 25, f"{ML_ENGINEERING}; network: {LLM_ANALYSIS}", efficiency=AMPERE
         ),
         "h100": _device(989, 80, 3.35, 8, NVLINK, 450, 50, ML_ENGINEERING + NETWORK, 1979, efficiency=HOPPER),
         "h100-pcie": _device(756, 80, 2.0, 8, PCIE, 63, 25, ML_ENGINEERING, 1513, efficiency=HOPPER),
         "h200": _device(989, 141, 4.8, 8, NVLINK, 450, 50, ML_ENGINEERING + NETWORK, 1979, efficiency=HOPPER),
-        "b200": _device(2250, 180, 8.0, 8, NVLINK, 900, 50, ML_ENGINEERING + NETWORK, 4500, efficiency=BLACKWELL),
-        "gb200": _device(2500, 186, 8.0, 72, NVLINK, 900, 50, ML_ENGINEERING + NETWORK, 5000, efficiency=BLACKWELL),
+        "b200": _device(2250, 180, 8.0, 8, NVLINK5, 900, 50, ML_ENGINEERING + NETWORK, 4500, efficiency=BLACKWELL),
+        "gb200": _device(2500, 186, 8.0, 72, NVLINK5, 900, 50, ML_ENGINEERING + NETWORK, 5000, efficiency=BLACKWELL),
         "mi300x": _device(1300, 192, 5.3, 8, XGMI, 448, 50, ML_ENGINEERING + NETWORK, 2610),
         "l40s": _device(362, 48, 0.86, 8, PCIE, 31, 25, ML_ENGINEERING, 733),
         "rtx4090": _device(165.2, 24, 1.008, 8, PCIE, 31, 12.5, "NVIDIA Ada whitepaper; no NVLink"),
@@ -121,6 +131,13 @@ CATALOGUE: dict[str, Accelerator] = {
     }.items()
 }
 """Accelerators by name. Of SXM boards where there are several; a TPU's node is its pod."""
+
+
+NETWORKS = {
+    "efa": Link(EFA[0], 50 * GIGA, EFA[1] * MICRO),  # AWS P5: 3200 Gb/s a node of 8
+    "omni-path": Link("Omni-Path", 6.25 * GIGA, 8 * MICRO),  # Jean Zay: 4 × 100 Gb/s a node of 8 (arXiv 2211.05100)
+}
+"""Networks that some clusters have instead of their accelerator's usual one."""
 
 
 def accelerator(name: str) -> Accelerator:

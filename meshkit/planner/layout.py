@@ -60,6 +60,21 @@ def placement(layers: int, stages: int, chunks: int) -> Placement:
     return place(layers, stages, chunks)
 
 
+@functools.lru_cache(maxsize=1024)
+def balanced(layers: int, stages: int, head: float) -> tuple[int, ...]:
+    """Layers of each stage as nanotron balances them: a stage takes blocks until it has its share of the work.
+
+    head: the work of the head in layers.
+    """
+    share = (layers + head) / stages
+    counts, stage = [0] * stages, 0
+    for done in range(1, layers + 1):
+        counts[stage] += 1
+        if done > share * (stage + 1) and stage < stages - 1:
+            stage += 1
+    return tuple(counts)
+
+
 def of_config(config: RunConfig, mesh: MeshShape) -> Layout:
     """The layout that a config asks for on a resolved mesh."""
     pipeline = config.pipeline

@@ -1,16 +1,19 @@
-"""What each device of a stage holds, in bytes by kind.
+"""What each device of a stage holds, in bytes by kind; the working set is all that comes and goes within a step.
 
 meshkit: as `train_step.py`, `zero.py` and `pipeline/executor.py` allocate it; all stages have arrays of one shape,
-so all hold the same. Megatron-like: as arXiv 2205.05198 counts it, stage by stage.
+so all hold the same. Other frameworks: as arXiv 2205.05198 counts it, stage by stage.
 """
 
+import functools
+
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
+from meshkit.planner import flow
 from meshkit.planner.layout import BFLOAT16, Layout, placement
-from meshkit.planner.workload import Workload, layer_parameters, linears, table_parameters
+from meshkit.planner.workload import Workload, layer_parameters, linears, stage_layers, table_parameters
 
 Bytes = dict[str, float]
 
-KINDS = ("weights", "moments", "working copy", "gradients", "activations", "logits", "working set")
+KINDS = ("weights", "moments", "working copy", "gradients", "activations", "working set")
 
 RESERVE = 2 * 2**30
 """Bytes that no program gets: CUDA's context, NCCL's buffers."""
@@ -21,91 +24,119 @@ def stages(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     return MODELS[work.profile.name == "meshkit"](work, layout)
 
 
-def slots(layout: Layout) -> dict[str, int]:
-    """Slots of each file of `slots.allocate` for the layout's table, by formula."""
-    P, m, v = layout.mesh.pipe, layout.microbatches, layout.virtual
-    kept = {
-        "gpipe": m,
-        "1f1b": min(m, 2 * (P - 1) + 1),
-        "zero-bubble": min(m, 2 * (P - 1) + 1),
-        "interleaved": min(m * v, P * (v + 1) - 1),
-    }[layout.schedule]
-    held = min(m, P) if layout.schedule == "zero-bubble" else 0
-    return {"inputs": 1, "kept": kept, "gradients": m if layout.schedule == "gpipe" else 1, "held": held}
-
-
 def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
+    """The larger of two moments: weights gathered (and a stack of them transposed), or the pipeline at work."""
     sizes, mesh, zero = work.sizes, layout.mesh, layout.zero
     T, P, D = mesh.tensor, mesh.pipe, mesh.data
     rows = placement(sizes.layers, P, layout.virtual).longest
     layers = rows * layout.virtual
-    blocks = layers * layer_parameters(sizes) / T
+    blocks = layers * work.layer_weights / T
     tables = table_parameters(sizes) * (1 if sizes.tied else 2) / (T * P)
-    cut = D if zero >= 1 else 1
-    master = (blocks + tables) / cut
-    tokens = layout.microbatch * work.sequence
-    activation = tokens * sizes.width * work.element / T
-    counts = slots(layout)
-    at_once = P == 1 and layout.virtual == 1 and layout.schedule != "gpipe"
-    by_layer = layout.recompute != "full" or at_once
-    kept = tokens * kept_bytes(sizes, layout.recompute, work.precision) / T
-    held = tokens * held_elements(sizes) * work.element / T
-    activations = (
-        (counts["inputs"] + counts["gradients"] + 4) * activation
-        + counts["kept"] * (kept * rows if by_layer else activation)
-        + (0 if by_layer else rows * activation)
-        + counts["held"] * held * rows
-    )
-    logits = tokens * sizes.vocab / (T * P) * FLOAT32
-    widest = sum(o for name, (_, o) in linears(sizes).items()) / T
-    layer = layer_parameters(sizes) / T
+    master = (blocks + tables) / (D if zero >= 1 else 1)
+    gathered = layers * _largest(work) / T * work.element if 1 <= zero <= 2 and D > 1 else 0.0
+    table = layout.schedule, P, layout.microbatches, layout.virtual
+    activations = _activations(work, table, layout.microbatch, T, layout.recompute, rows)
+    transient = _transient(work, layout.microbatch, T, P, zero == 3)
+    # While weights are gathered there are no activations, and accumulators only where they are cut already.
+    accumulated = (blocks / (D if zero >= 2 else 1) + tables) * FLOAT32
+    early = gathered - (0.0 if zero >= 2 else accumulated)
     return (
         {
             "weights": master * FLOAT32,
             "moments": 2 * master * FLOAT32,
             "working copy": (blocks / (D if zero == 3 else 1) + tables) * work.element,
-            "gradients": (blocks / (D if zero >= 2 else 1) + tables) * FLOAT32,
+            "gradients": accumulated,
             "activations": activations,
-            "logits": 2 * logits,
-            "working set": tokens * widest * work.element * 2 + layer * FLOAT32 + (layer * 4 if zero == 3 else 0),
+            "working set": max(transient, early - activations),
         },
     )
 
 
-def _megatron(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
+@functools.lru_cache(maxsize=4096)
+def _activations(
+    work: Workload, table: tuple[str, int, int, int], microbatch: int, T: int, recompute: str, rows: int
+) -> float:
+    """Bytes of all slots, and of a stage's layer inputs where they are made again.
+
+    table: schedule, P, m, v; rows: layers of a chunk.
+    """
+    sizes, (schedule, stages, _, chunks) = work.sizes, table
+    counts = flow.slots(*table)
+    tokens = microbatch * work.sequence
+    activation = tokens * sizes.width * work.element / T
+    at_once = stages == 1 and chunks == 1 and schedule != "gpipe"
+    by_layer = recompute != "full" or at_once
+    layer = tokens * kept_bytes(sizes, recompute, work.precision) / T
+    kept = counts["kept"] * (layer * rows if by_layer else activation) + (0 if by_layer else rows * activation)
+    # The inputs of linears that are cut by columns are held whole, as they were gathered.
+    whole = 2 * sizes.width
+    held = counts["held"] * rows * tokens * work.element * (whole + (held_elements(sizes) - whole) / T)
+    # Beside the slots, what a tick hands over, each way.
+    return (counts["inputs"] + counts["gradients"] + 2) * activation + kept + held
+
+
+@functools.lru_cache(maxsize=4096)
+def _transient(work: Workload, microbatch: int, T: int, P: int, fetches: bool) -> float:
+    """Bytes that come and go within a tick: the head's, or a layer's, whichever is more.
+
+    The head: logits in float32, their gradient in bfloat16. A layer: gradients of its widest products in float32, its
+    weights if it `fetches` them, what its products leave.
+    """
+    sizes, tokens = work.sizes, microbatch * work.sequence
+    head = tokens * sizes.vocab / (T * P) * (FLOAT32 + work.element)
+    fetched = work.layer_weights / T * work.element if fetches else 0.0
+    products = tokens * work.element * (sum(o for _, o in linears(sizes).values()) / T + sizes.width)
+    return max(head, 2 * _largest(work) / T * FLOAT32 + fetched + products)
+
+
+@functools.lru_cache(maxsize=64)
+def _largest(work: Workload) -> int:
+    """Elements of a layer's largest matrix as it is stored: gate and up are two."""
+    widening = WIDENING[work.sizes.family]
+    return max(i * o // (widening if name == "up" else 1) for name, (i, o) in linears(work.sizes).items())
+
+
+def _others(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     sizes, mesh, profile = work.sizes, layout.mesh, work.profile
     T, P, D, v = mesh.tensor, mesh.pipe, mesh.data, layout.virtual
-    counts = placement(sizes.layers, P, v).counts
+    counts = stage_layers(sizes, layout, profile)
     tokens = layout.microbatch * work.sequence
-    logits = tokens * sizes.vocab / T
+    logits = tokens * sizes.vocab * profile.logit_memory / (1 if profile.whole_logits else T)
+    layer = tokens * _kept(work, layout)
+    recomputes = layout.recompute == "full"
+    # A backward makes the gradient of a product, and widens it, before it is added.
+    gradient = max(i * o for i, o in linears(sizes).values()) / T * FLOAT32
+    boundary = tokens * sizes.width * BFLOAT16 / (T if layout.sequence_parallel else 1)
     result = []
     for stage in range(P):
-        layers = sum(counts[stage::P])
         tables = (stage == 0) + (stage == P - 1 and (P > 1 or not sizes.tied))
-        held = (layers * layer_parameters(sizes) + tables * table_parameters(sizes)) / T
+        held = (counts[stage] * layer_parameters(sizes) + tables * table_parameters(sizes)) / T
         cut = held / (D if layout.zero else 1)
-        flying = in_flight(layout, stage) * (layers / v)
-        kept = tokens * _kept(work, layout)
+        flying = in_flight(layout, stage) * counts[stage] / v
         result.append(
             {
                 "weights": cut * FLOAT32,
                 "moments": 2 * cut * FLOAT32,
                 "working copy": held * BFLOAT16,
-                "gradients": held * profile.accumulator_bytes,
-                "activations": flying * kept,
-                "logits": logits * profile.logit_bytes if stage == P - 1 else 0.0,
-                "working set": 0.0,
+                "gradients": held * profile.gradient_memory,
+                "activations": flying * (boundary if recomputes else layer),
+                "working set": profile.workspace
+                + gradient
+                + (layer if recomputes else 0.0)
+                + (logits if stage == P - 1 else 0.0),
             }
         )
     return tuple(result)
 
 
 def _kept(work: Workload, layout: Layout) -> float:
-    """Bytes that a device keeps of a token in a layer."""
-    sizes, kept, T = work.sizes, work.profile.kept[layout.recompute], layout.mesh.tensor
+    """Bytes that a device keeps of a token in a layer, without recomputation."""
+    sizes, kept, T = work.sizes, work.profile.kept, layout.mesh.tensor
     A, K = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    inside = kept.heads * (A + 2 * K) + kept.out * A + kept.hidden * (WIDENING[sizes.family] + 1) * sizes.mlp_width
-    return kept.between * sizes.width / (T if layout.sequence_parallel else 1) + inside / T
+    products = (WIDENING[sizes.family] + 1) * sizes.mlp_width
+    inside = kept.heads * (A + 2 * K) + kept.out * A + kept.hidden * products
+    scores = 0 if layout.recompute == "selective" else kept.scores * sizes.heads * work.sequence
+    return kept.between * sizes.width / (T if layout.sequence_parallel else 1) + (inside + scores) / T
 
 
 def in_flight(layout: Layout, stage: int) -> int:
@@ -116,4 +147,4 @@ def in_flight(layout: Layout, stage: int) -> int:
     return min(m * v, P * (v - 1) + 2 * (P - 1 - stage) + 1)
 
 
-MODELS = {True: _meshkit, False: _megatron}
+MODELS = {True: _meshkit, False: _others}

@@ -54,9 +54,16 @@ def plan(
         mesh = resolve(mesh, on.devices)
         check_cut(job.sizes, mesh, job.sequence)
         return dataclasses.replace(found, asked=mesh)
-    if config is not None and run.mesh.data * run.mesh.tensor * run.mesh.pipe in (on.devices, -1):
-        return dataclasses.replace(found, asked=resolve(run.mesh, on.devices))
-    return found
+    return dataclasses.replace(found, asked=_own_mesh(run, on.devices) if config is not None else None)
+
+
+def _own_mesh(run: RunConfig, devices: int) -> MeshShape | None:
+    """The config's mesh on this many devices; None when it has none, or one for another number."""
+    if "mesh" not in run.model_fields_set:
+        return None
+    known = max(run.mesh.data, 1) * max(run.mesh.tensor, 1) * max(run.mesh.pipe, 1)
+    is_free = -1 in run.mesh.sizes.values()
+    return resolve(run.mesh, devices) if devices % known == 0 and (is_free or known == devices) else None
 
 
 def _job(run: RunConfig, name: str, is_preset: bool, batch: int | None, sequence: int | None) -> Job:

@@ -1,6 +1,7 @@
-"""How a framework runs a layout: what is overlapped, kept, repeated, and in which dtype it is exchanged.
+"""How a framework runs a layout: what it overlaps, keeps, repeats and exchanges.
 
-A profile is of a framework, never of a table of measurements: the same figures for every run of it.
+A profile is of a framework, never of a table of measurements: the same figures for every run of it. Figures that
+follow from its kernels are counted; the few that were fitted on its published runs say so.
 """
 
 import dataclasses
@@ -30,96 +31,192 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Bytes that a layer keeps of a token from forward to backward, for each feature: `between` layers and norms
-    (of the residual stream), of `heads` (queries, keys, values), of attention's `out`put, `hidden` of the MLP."""
+    """Bytes that a layer keeps of a token from forward to backward: `between` for each feature of the residual stream,
+    `heads` of queries, keys and values, `out` of attention's output, `hidden` of each of the MLP's products, `scores`
+    of each pair of positions of a head."""
 
     between: float = 0.0
     heads: float = 0.0
     out: float = 0.0
     hidden: float = 0.0
+    scores: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Stall:
+    """Seconds a microbatch that a pipeline stands still, for no reason of arithmetic or bandwidth.
+
+    The larger of `peers`, at 32 tensor peers, growing with their square, and `devices`, at 512 devices, growing with
+    their fifth power.
+    """
+
+    peers: float = 0.0
+    devices: float = 0.0
+
+    def seconds(self, tensor: int, devices: int) -> float:
+        """With `tensor` peers, among `devices`."""
+        return max(self.peers * (tensor / 32) ** 2, self.devices * (devices / 512) ** 5)
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
     """A framework.
 
-    lock_step: stages wait for each other after each tick of meshkit's tables; else each runs as its inputs come.
-    vocab_over_pipe: all stages share embedding and head; else they stand on the first and the last.
-    again: recompute policy -> what is repeated. traffic: elementwise.
-    hidden_data, hidden_tensor: shares of those exchanges that may run beside arithmetic, 0 … 1.
-    gradient_bytes: of a parameter's gradient, as exchanged. optimizer_bytes: of memory that the update of one
-    parameter reads and writes.
-    Of memory: kept, by recompute policy; accumulator_bytes of a parameter's gradient, logit_bytes of a logit. (None of
-    these three describe meshkit, whose memory follows from its own program.)
+    Time. lock_step: stages wait for each other after each tick of meshkit's tables; else each runs as its inputs come,
+    with embedding and head on the first and the last. balanced: stages are cut by work, head included, not by layers.
+    again: recompute policy -> what is repeated. traffic: elementwise. scores: bytes that attention reads and writes for
+    each pair of positions; 0: a flash kernel, which reaches `flash` of the accelerator's rate for it.
+    backward_exchanges: over tensor, in a forward's. hidden_data, hidden_tensor, hidden_pipe: shares of exchanges that
+    may run beside arithmetic. gradient_bytes: of a parameter's gradient, as exchanged. optimizer_bytes: of memory that
+    the update of a parameter reads and writes. host: seconds in which the host launches a layer's forward.
+
+    Memory, of frameworks other than meshkit. kept: without recomputation. gradient_memory, logit_memory: bytes of a
+    parameter's gradient with what reduces it, of a logit with what its loss makes. whole_logits: they are gathered
+    over tensor. workspace: bytes of libraries.
     """
 
     name: str
-    lock_step: bool
-    vocab_over_pipe: bool
     again: Mapping[str, Again]
     traffic: Traffic
-    hidden_data: float
-    hidden_tensor: float
-    hidden_pipe: float
-    gradient_bytes: int
-    optimizer_bytes: float
-    kept: Mapping[str, Kept] = dataclasses.field(default_factory=dict)
-    accumulator_bytes: int = 4
-    logit_bytes: float = 4
+    lock_step: bool = False
+    balanced: bool = False
+    scores: float = 0.0
+    flash: float = 1.0
+    backward_exchanges: float = 1.0
+    hidden_data: float = 0.0
+    hidden_tensor: float = 0.0
+    hidden_pipe: float = 0.0
+    gradient_bytes: int = 4
+    optimizer_bytes: float = 34
+    host: float = 0.0
+    stall: Stall = Stall()
+    kept: Kept = Kept()
+    gradient_memory: float = 4
+    logit_memory: float = 10
+    whole_logits: bool = False
+    workspace: float = 0.0
 
 
-FUSED = Traffic(width=24, hidden=6, heads=8)
-"""Kernels as a compiler fuses them, bfloat16. width: two norms read and write (8), two sums read two and write
-one (12), and the norm's statistics in a second pass (4); hidden: the gate reads two, writes one; heads: rotary."""
+FUSED = Traffic(width=20, hidden=6, heads=8)
+"""Kernels that do all at once, in bfloat16. width: two norms read and write (8), two sums read two and write one
+(12); hidden: the gate's product reads two and writes one; heads: rotary positions read and write twice."""
 
-EAGER = Traffic(width=40, hidden=10, heads=24)
-"""Kernel by kernel: norms in float32 steps, silu and product apart, rotary as a handful of kernels."""
+EAGER = Traffic(width=84, hidden=10, heads=24)
+"""An operation a kernel. width: a norm widens to float32, squares, averages, scales, narrows, multiplies (36), twice,
+and the sums (12); hidden: the activation reads and writes (4), then the product (6); heads: rotary in five kernels."""
+
+
+def scaled(traffic: Traffic, factor: float) -> Traffic:
+    """As often again."""
+    return Traffic(traffic.width * factor, traffic.hidden * factor, traffic.heads * factor)
+
 
 MESHKIT = Profile(
     name="meshkit",
     lock_step=True,
-    vocab_over_pipe=True,
     again={
-        "full": Again(2, 2, 2, 2),
-        "selective": Again(0, 1, 1, 1),
+        "full": Again(2, 2, 2, 1.75),
+        "selective": Again(0, 1, 1, 0.5),
         "none": Again(),
     },
     traffic=FUSED,
-    hidden_data=0.0,
-    hidden_tensor=0.0,
-    hidden_pipe=0.0,
-    gradient_bytes=4,
-    optimizer_bytes=34,
 )
-"""Lock-step tables; XLA hides no exchange inside a loop unless told to, so none is counted as hidden.
-Update: gradient, weight and two moments read, three written, twice the gradient for norm and clip."""
+"""Lock-step tables, embedding and head on all stages. XLA hides no exchange inside a loop unless told to, so none is
+counted as hidden. full: through the stage, then through each layer, whose last exchange nothing waits for; selective:
+norms with their gathers. Update: gradient, weight and two moments read, three written; the gradient twice for its
+norm and the clip."""
+
+ONCE = {"full": Again(1, 1, 1, 1), "selective": Again(0, 1), "none": Again()}
+"""What most frameworks repeat: a layer once, or attention alone (arXiv 2205.05198)."""
+
+KEPT = Kept(between=8, heads=2, out=2, hidden=2)
+"""In bfloat16 with a flash kernel: inputs and outputs of two norms; queries, keys, values; attention's output; the
+MLP's products."""
 
 MEGATRON = Profile(
     name="megatron",
-    lock_step=False,
-    vocab_over_pipe=False,
-    again={"full": Again(1, 1, 1, 1), "selective": Again(0, 1, 0, 0), "none": Again()},
+    again=ONCE,
+    traffic=scaled(FUSED, 3),
+    backward_exchanges=1.5,
+    kept=KEPT,
+)
+"""Megatron-LM (arXiv 2104.04473, 2205.05198): asynchronous 1F1B, head on the last stage, nothing overlapped. A backward
+under sequence parallelism gathers the inputs of linears again. Traffic: fitted."""
+
+MEGATRON_2021 = dataclasses.replace(
+    MEGATRON,
+    name="megatron-2021",
     traffic=FUSED,
-    hidden_data=0.0,
-    hidden_tensor=0.0,
-    hidden_pipe=0.0,
-    gradient_bytes=4,
-    optimizer_bytes=34,
-    kept={
-        "full": Kept(between=2),
-        "selective": Kept(between=8, heads=2, out=2, hidden=2),
-        "none": Kept(between=8, heads=2, out=2, hidden=2),
-    },
-    accumulator_bytes=4,
-    logit_bytes=10,
+    scores=12,
+    kept=dataclasses.replace(KEPT, scores=5),
+    gradient_memory=5,
 )
-"""Megatron-LM (arXiv 2104.04473, 2205.05198): asynchronous 1F1B, head on the last stage, nothing overlapped."""
+"""Its GPT of 2021: fused norms, activations and softmax; scores written, read and written by the softmax, read, and
+as much for dropout."""
 
-MEGATRON_OVERLAP = dataclasses.replace(
-    MEGATRON, name="megatron-overlap", hidden_data=1.0, hidden_tensor=0.8, hidden_pipe=1.0, gradient_bytes=2
+NEMO = dataclasses.replace(
+    MEGATRON,
+    name="nemo",
+    traffic=FUSED,
+    hidden_data=1.0,
+    hidden_tensor=0.8,
+    hidden_pipe=1.0,
+    gradient_bytes=2,
 )
-"""NeMo's: the distributed optimizer's exchanges, hops and most of tensor's run beside the layers."""
+"""NVIDIA's recipes: the distributed optimizer's exchanges, the hops and most of tensor's run beside the layers."""
 
-NANOTRON = dataclasses.replace(MEGATRON, name="nanotron", traffic=EAGER, gradient_bytes=4)
+NANOTRON = dataclasses.replace(
+    MEGATRON,
+    name="nanotron",
+    balanced=True,
+    host=1.48e-3,
+    stall=Stall(peers=1.7, devices=1.45),
+    kept=Kept(between=22, heads=2, hidden=2.1),
+    gradient_memory=4.5,
+    logit_memory=14,
+    workspace=0.3e9,
+)
+"""nanotron, as the Ultra-Scale Playbook ran it. Kept, memory, host and stall are fitted on its runs. The stall is what
+they wait beyond all work as soon as there are stages; it comes and goes: one layout repeats up to 40-fold apart."""
 
-PROFILES = {profile.name: profile for profile in (MESHKIT, MEGATRON, MEGATRON_OVERLAP, NANOTRON)}
+ALEPH = dataclasses.replace(
+    MEGATRON,
+    name="aleph-alpha",
+    balanced=True,
+    traffic=scaled(EAGER, 2),
+    kept=Kept(between=18, heads=2, hidden=4),
+    gradient_memory=2,
+    logit_memory=20,
+    whole_logits=True,
+    workspace=1.5 * 2**30,
+)
+"""Aleph Alpha's framework (arXiv 2311.05610) with FlashAttention 2. Its traffic, and the memory of its MLP, norms and
+logits are fitted on when it ran out of memory; its other kernels are below."""
+
+RMS_KERNEL = dataclasses.replace(
+    ALEPH,
+    name="aleph-alpha-rms",
+    traffic=dataclasses.replace(ALEPH.traffic, width=40),
+    kept=dataclasses.replace(ALEPH.kept, between=8),
+)
+FLASH1 = dataclasses.replace(ALEPH, name="aleph-alpha-flash1", flash=0.6)
+SOFTMAX_KERNEL = dataclasses.replace(
+    ALEPH, name="aleph-alpha-fused", scores=12, kept=dataclasses.replace(ALEPH.kept, scores=5)
+)
+PLAIN = dataclasses.replace(SOFTMAX_KERNEL, name="aleph-alpha-torch", scores=24)
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        MESHKIT,
+        MEGATRON,
+        MEGATRON_2021,
+        NEMO,
+        NANOTRON,
+        ALEPH,
+        RMS_KERNEL,
+        FLASH1,
+        SOFTMAX_KERNEL,
+        PLAIN,
+    )
+}

@@ -15,6 +15,7 @@ from meshkit.planner.profile import MESHKIT, Profile
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (1, 2, 3)
 VIRTUAL = (2, 4)
+SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "interleaved")
 
 
 @dataclasses.dataclass(frozen=True)

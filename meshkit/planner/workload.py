@@ -14,13 +14,14 @@ from meshkit.pipeline.costs import BYTES, FLOAT32, WIDENING
 from meshkit.planner import collectives
 from meshkit.planner.cluster import Cluster, Group
 from meshkit.planner.hardware import Accelerator
+from meshkit.planner.layout import Layout, balanced, placement
 from meshkit.planner.profile import Profile
 
 COMPUTE, TENSOR, PIPE, DATA, BUBBLE = KINDS = ("compute", "tensor", "pipe", "data", "bubble")
 """What a step's time goes to."""
 
-FLASH_BACKWARD = 2.5
-"""Of a flash kernel's forward: five products for two (arXiv 2205.14135)."""
+PLAIN_BACKWARD, FLASH_BACKWARD = 2.0, 2.5
+"""Of attention's forward: four products for two; of a flash kernel's: five for two (arXiv 2205.14135)."""
 
 
 class Term(NamedTuple):
@@ -44,12 +45,32 @@ class Term(NamedTuple):
         return self._replace(repeats=self.repeats * factor)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Terms:
+    """Some terms that belong together; what they sum up to is remembered."""
+
+    items: tuple[Term, ...]
+
+    @functools.cached_property
+    def by_kind(self) -> dict[str, float]:
+        """Kind -> seconds."""
+        spent: dict[str, float] = {}
+        for term in self.items:
+            spent[term.kind] = spent.get(term.kind, 0.0) + term.seconds
+        return spent
+
+    @functools.cached_property
+    def seconds(self) -> float:
+        """Of all."""
+        return sum(self.by_kind.values())
+
+
 class Layer(NamedTuple):
     """Terms of a layer and microbatch: forward; input gradient, with what is gone through again; weight gradient."""
 
-    forward: tuple[Term, ...]
-    inputs: tuple[Term, ...]
-    weights: tuple[Term, ...]
+    forward: Terms
+    inputs: Terms
+    weights: Terms
 
 
 # --- counts ---------------------------------------------------------------------------------------
@@ -90,6 +111,20 @@ def attention_flops(sizes: Sizes, sequence: int) -> float:
     return 2 * 2 * sizes.heads * sizes.head_dim * sequence * (sequence + 1) / 2
 
 
+def head_in_layers(sizes: Sizes) -> float:
+    """Products of the head, in those of a layer."""
+    return table_parameters(sizes) / sum(i * o for i, o in linears(sizes).values())
+
+
+def stage_layers(sizes: Sizes, layout: Layout, profile: Profile) -> list[int]:
+    """Layers of each stage of `layout` under a framework."""
+    P = layout.mesh.pipe
+    if profile.balanced:
+        return list(balanced(sizes.layers, P, head_in_layers(sizes)))
+    counts = placement(sizes.layers, P, layout.virtual).counts
+    return [sum(counts[s::P]) for s in range(P)]
+
+
 def forward_flops(sizes: Sizes, sequence: int) -> float:
     """Of a token through the model with its head."""
     layer = 2 * sum(i * o for i, o in linears(sizes).values()) + attention_flops(sizes, sequence) / sequence
@@ -104,16 +139,17 @@ def model_flops(sizes: Sizes, sequence: int, tokens: float) -> float:
 # --- times ----------------------------------------------------------------------------------------
 
 
-def product_term(name: str, shapes: Sequence[tuple[float, float, float]], device: Accelerator, element: int) -> Term:
+def product_term(name: str, shapes: Sequence[tuple[float, float, float]], work: "Workload", precision: str) -> Term:
     """Products [M, K] × [K, N] for (M, N, K) in `shapes`: arithmetic, and their operands through memory once.
 
     What is small in any dim has few FLOPs a byte; adding both times is the cost of filling and draining tiles.
     """
-    efficiency = device.efficiency
+    device = work.device
     flops = sum(2 * M * N * K for M, N, K in shapes)
-    moved = element * sum(M * K + K * N + M * N for M, N, K in shapes)
-    rate = device.flops["bfloat16" if element == 2 else "float32"] * efficiency.matmul
-    return Term(name, COMPUTE, 1, flops, "FLOP", rate, moved / (device.bandwidth * efficiency.memory))
+    moved = work.element * sum(M * K + K * N + M * N for M, N, K in shapes)
+    reached = device.efficiency.matmul * (device.efficiency.float8 if precision == "float8" else 1)
+    rate = device.flops[precision] * reached
+    return Term(name, COMPUTE, 1, flops, "FLOP", rate, moved / (device.bandwidth * device.efficiency.memory))
 
 
 def memory_term(name: str, moved: float, device: Accelerator) -> Term:
@@ -147,10 +183,20 @@ class Workload:
         """What each device is."""
         return self.cluster.accelerator
 
-    @property
+    @functools.cached_property
+    def layer_weights(self) -> int:
+        """Weights of a layer."""
+        return layer_parameters(self.sizes)
+
+    @functools.cached_property
     def element(self) -> int:
-        """Bytes of a value of the forward and backward."""
-        return BYTES[self.precision]
+        """Bytes of a value of the forward and backward; float8 is for operands of products alone."""
+        return BYTES.get(self.precision, BYTES["bfloat16"])
+
+    @property
+    def wide(self) -> str:
+        """The dtype of what is not done in float8: attention and the head."""
+        return "bfloat16" if self.precision == "float8" else self.precision
 
 
 @functools.lru_cache(maxsize=4096)
@@ -164,10 +210,17 @@ def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, 
     shapes = [
         (tokens, o / T, i) if name in ("qkv", "up") else (tokens, o, i / T) for name, (i, o) in linears(sizes).items()
     ]
-    products = product_term("linears", shapes, device, work.element)
+    products = product_term("linears", shapes, work, work.precision)
     flops = samples * attention_flops(sizes, work.sequence) / T
-    rate = device.flops["bfloat16"] * device.efficiency.attention
-    attention = Term("attention", COMPUTE, 1, flops, "FLOP", rate)
+    rate = device.flops[work.wide] * device.efficiency.attention * profile.flash
+    pairs = samples * sizes.heads / T * work.sequence**2
+    if profile.scores:
+        moved = pairs * profile.scores / (device.bandwidth * device.efficiency.memory)
+        attention = Term(
+            "attention", COMPUTE, 1, 2 * flops, "FLOP", device.flops[work.wide] * device.efficiency.matmul, moved
+        )
+    else:
+        attention = Term("attention", COMPUTE, 1, flops, "FLOP", rate)
     between = T if sequence_parallel else 1
     traffic, heads = profile.traffic, (sizes.heads + sizes.kv_heads) * sizes.head_dim
     moved = traffic.width * sizes.width / between + (traffic.hidden * sizes.mlp_width + traffic.heads * heads) / T
@@ -179,32 +232,39 @@ def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, 
     again = profile.again[recompute]
     spared = 1 if at_once and recompute == "full" and again.linears > 1 else 0
     repeat = lambda term, factor: term.times(factor - min(spared, factor))._replace(name=f"{term.name}, again")
-    return Layer(
-        forward=(products, attention, elementwise, exchange),
-        inputs=(
-            repeat(products, again.linears),
-            repeat(attention, again.attention),
-            repeat(elementwise, again.elementwise),
-            repeat(exchange, again.exchanges),
-            products,
-            attention.times(FLASH_BACKWARD),
-            elementwise.times(2),
-            exchange,
-        ),
-        weights=(products,),
+    forward = (products, attention, elementwise, exchange)
+    inputs = (
+        repeat(products, again.linears),
+        repeat(attention, again.attention),
+        repeat(elementwise, again.elementwise),
+        repeat(exchange, again.exchanges),
+        products,
+        attention.times(PLAIN_BACKWARD if profile.scores else FLASH_BACKWARD),
+        elementwise.times(2),
+        exchange.times(profile.backward_exchanges if sequence_parallel else 1),
     )
+    waits = (_wait(forward, profile.host), _wait((*inputs, products), 2 * profile.host))
+    return Layer(Terms((*forward, waits[0])), Terms((*inputs, waits[1])), Terms((products,)))
+
+
+def _wait(terms: Sequence[Term], host: float) -> Term:
+    """What the device waits for the host, which takes `host` seconds to launch these terms' kernels."""
+    idle = max(0.0, host - sum(term.seconds for term in terms))
+    return Term("waiting for the host", COMPUTE, 1, idle, "s", 1.0)
 
 
 @functools.lru_cache(maxsize=4096)
-def head(work: Workload, samples: int, tensor: Group, ways: int) -> tuple[Term, ...]:
+def head(work: Workload, samples: int, tensor: Group, ways: int) -> Terms:
     """Logits, cross-entropy and their gradients of one microbatch, the vocabulary cut `ways`: forward and backward."""
     tokens, rows = samples * work.sequence, work.sizes.vocab / ways
     shape = (tokens, rows, work.sizes.width)
     volume = float(tokens * work.sizes.width * work.element)
-    return (
-        product_term("logits and their gradients", [shape] * 3, work.device, work.element),
-        memory_term("cross-entropy", SOFTMAX_PASSES * tokens * rows * FLOAT32, work.device),
-        exchange_term("head", TENSOR, "all-gather", volume, tensor, work.cluster).times(3),
+    return Terms(
+        (
+            product_term("logits and their gradients", [shape] * 3, work, work.wide),
+            memory_term("cross-entropy", SOFTMAX_PASSES * tokens * rows * FLOAT32, work.device),
+            exchange_term("head", TENSOR, "all-gather", volume, tensor, work.cluster).times(3),
+        )
     )
 
 
@@ -212,7 +272,6 @@ SOFTMAX_PASSES = 5
 """Over logits in float32: written, read for the maximum, for the sum, for the gradient, gradient written."""
 
 
-@functools.lru_cache(maxsize=4096)
 def update(work: Workload, held: float) -> Term:
     """Clip and optimizer on the `held` parameters of a device."""
     return memory_term("update", held * work.profile.optimizer_bytes, work.device)

@@ -1,0 +1,1 @@
+"""Published measurements beside the planner's predictions: tables, judgement, report, fit."""

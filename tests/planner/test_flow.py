@@ -1,0 +1,86 @@
+"""The planner's closed forms against the executor's own tables."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit.pipeline import timeline
+from meshkit.pipeline.builders import build
+from meshkit.pipeline.placement import place
+from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
+from meshkit.pipeline.slots import allocate
+from meshkit.planner import flow
+
+NAMES = ["gpipe", "1f1b", "zero-bubble", "interleaved"]
+times = st.floats(0.01, 100)
+costs = st.fixed_dictionaries(dict.fromkeys((FORWARD, BACKWARD, INPUT, WEIGHT), times))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Schedule:
+    """A builder's table: any P and m, as its name allows."""
+    name, stages = draw(st.sampled_from(NAMES)), draw(st.integers(1, 6))
+    chunks = draw(st.sampled_from([1, 2, 3])) if name == "interleaved" else 1
+    microbatches = stages * draw(st.integers(1, 6)) if name == "interleaved" else draw(st.integers(1, 30))
+    return build(name, stages, microbatches, chunks)
+
+
+@given(table=tables(), costs=costs, spare=st.integers(0, 40))
+@settings(deadline=None)
+def test_time_is_the_tables(table: Schedule, costs: dict[str, float], spare: int) -> None:
+    """Even layers or not: the closed form, or the prolonged table, is what the whole table takes."""
+    groups = table.stages * table.chunks
+    counts = place(groups + spare, table.stages, table.chunks).counts
+    whole = {kind: cost * sum(counts) / table.stages for kind, cost in costs.items()}
+    shares = [count * table.stages / sum(counts) for count in counts]
+    line = timeline.lock_step(table, whole, shares=shares)
+    ours = flow.lock_step(table.name, table.stages, table.microbatches, table.chunks, costs, counts)
+    assert ours == pytest.approx(line.total, rel=1e-9)
+
+
+@given(table=tables())
+def test_columns_and_slots_are_the_tables(table: Schedule) -> None:
+    allocated = allocate(table)
+    assert flow.ticks(table.name, table.stages, table.microbatches, table.chunks) == table.ticks
+    slots = flow.slots(table.name, table.stages, table.microbatches, table.chunks)
+    assert slots == {file: getattr(allocated, file) for file in slots}
+
+
+@given(stages=st.integers(1, 8), microbatches=st.integers(1, 24), costs=costs)
+def test_asynchronous_time_of_equal_stages_is_the_timelines(
+    stages: int, microbatches: int, costs: dict[str, float]
+) -> None:
+    line = timeline.asynchronous(flow.early_backward(stages, microbatches), costs)
+    each = costs[FORWARD] + costs[BACKWARD]
+    assert flow.asynchronous([each] * stages, microbatches) == pytest.approx(line.total, rel=1e-9)
+
+
+@given(
+    shares=st.lists(st.floats(0.2, 1), min_size=2, max_size=6), microbatches=st.integers(1, 24), factor=st.floats(1, 3)
+)
+def test_asynchronous_time_with_the_busiest_stage_last_is_the_timelines(
+    shares: list[float], microbatches: int, factor: float
+) -> None:
+    """As with a head on the last stage: exact once there are as many microbatches as stages, else an upper bound."""
+    shares = [*shares, factor]
+    line = timeline.asynchronous(
+        flow.early_backward(len(shares), microbatches), {FORWARD: 1.0, BACKWARD: 2.0}, shares=shares
+    )
+    ours = flow.asynchronous([3 * share for share in shares], microbatches)
+    assert ours >= line.total - 1e-9
+    if microbatches >= len(shares):
+        assert ours == pytest.approx(line.total, rel=1e-9)
+
+
+@given(stages=st.integers(1, 8), microbatches=st.integers(1, 24))
+def test_early_backward_holds_no_more_microbatches_than_there_are_stages_left(stages: int, microbatches: int) -> None:
+    held = flow.early_backward(stages, microbatches).in_flight().max(axis=0)
+    assert list(held) == [min(microbatches, stages - stage) for stage in range(stages)]
+
+
+@given(stages=st.integers(1, 10_000), microbatches=st.integers(1, 10_000))
+def test_a_shortened_table_is_in_its_steady_state(stages: int, microbatches: int) -> None:
+    short = flow.shortened(stages, microbatches)
+    assert short <= microbatches
+    assert (microbatches - short) % stages == 0
+    assert short == microbatches or short >= flow.STEADY * stages
