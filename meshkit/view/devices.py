@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from meshkit.mesh import AXES, crossings, place, placement_warning
-from meshkit.pipeline.schedule import FORWARD
+from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from meshkit.planner.cluster import LEVELS
 from meshkit.view.setting import Case
 
@@ -113,11 +113,8 @@ def stage_layers(case: Case, stage: int) -> list[list[int]]:
 
 
 def action_seconds(case: Case) -> dict[str, float]:
-    """Kind of action -> seconds of it on a stage of the most layers, from the estimate's own terms."""
-    m, seconds = case.setting.microbatches, {"forward": 0.0, "inputs": 0.0, "weights": 0.0}
-    for term in case.estimate.terms:
-        action = term.name.partition(": ")[0]
-        if action in seconds:
-            seconds[action] += term.seconds / m
-    forward, inputs, weights = seconds.values()
-    return {FORWARD: forward, "B": inputs + weights, "I": inputs, "W": weights}
+    """Kind of action -> seconds of it on a stage of the most layers, from the estimate's own parts."""
+    m, parts = case.setting.microbatches, case.estimate.parts
+    of = {part.action: part.repeats * part.terms.seconds / m for part in parts if part.action}
+    forward, inputs, weights = of["forward"], of["inputs"], of["weights"]
+    return {FORWARD: forward, BACKWARD: inputs + weights, INPUT: inputs, WEIGHT: weights}

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from meshkit.pipeline.costs import slot_bytes
-from meshkit.pipeline.schedule import FORWARD, Schedule
+from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step, slots_in_use
-from meshkit.planner import flow, memory
+from meshkit.planner import flow
 from meshkit.view.devices import action_seconds
 from meshkit.view.setting import Case
 
-KINDS = ("F", "B", "I", "W")
+KINDS = (FORWARD, BACKWARD, INPUT, WEIGHT)
 
 ACTIVATIONS = "activations"
 
@@ -192,6 +192,3 @@ def _add(gaps: Idle, stage: int, cause: str, start: float, end: float) -> None:
 
 def _rounded(values: Iterable[float], digits: int = 4) -> list[float]:
     return [round(float(value), digits) for value in values]
-
-
-assert ACTIVATIONS in memory.KINDS

@@ -128,9 +128,8 @@ def resolve(world: World, setting: Setting) -> Case:
     for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", flow.CLOSED)):
         if getattr(setting, name) not in known:
             raise MeshkitError(f"{name} = {getattr(setting, name)}: no such {name}; known: {', '.join(known)}")
-    model, mesh = world.models[setting.model], setting.mesh
-    # The config's own rules: sizes of at least 1, zero of 0 … 3, the policies.
     run = _config(setting)
+    model, mesh = world.models[setting.model], setting.mesh
     check_cut(model, mesh, setting.sequence)
     placement(model.layers, setting.pipe, setting.virtual)
     size = run.microbatch_size(setting.data)
@@ -144,6 +143,7 @@ def resolve(world: World, setting: Setting) -> Case:
 
 
 def _config(setting: Setting) -> RunConfig:
+    """The keys of a config that the setting is, by the config's own rules."""
     known = {"recompute": ("full", "selective", "none"), "zero": (0, 1, 2, 3)}
     for name, values in known.items():
         if getattr(setting, name) not in values:

@@ -2,7 +2,7 @@
 
 import "./fonts.css";
 import "./style.css";
-import { effect } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { boot, fromQuery, get, ready, toQuery, type Overview } from "./api";
@@ -10,13 +10,13 @@ import { Architecture, ArchitectureInspector } from "./modes/Architecture";
 import { Data, DataInspector } from "./modes/Data";
 import { Learn } from "./modes/Learn";
 import { Performance } from "./modes/Performance";
-import { State, StateInspector } from "./modes/State";
+import { recorded, State, StateInspector } from "./modes/State";
 import { paintPage } from "./palette";
 import { Controls } from "./parts/Controls";
 import { saveJson, savePng, saveSvg, shown } from "./parts/Drawing";
 import { perfetto } from "./perfetto";
 import * as store from "./store";
-import { canRedo, canUndo, choose, lang, mode, MODES, query, redo, sheet, theme, undo, usePart, type Mode } from "./store";
+import { answered, canRedo, canUndo, choose, lang, mode, MODES, query, redo, sheet, theme, undo, usePart, type Mode } from "./store";
 import { t, texts, type Key } from "./strings";
 
 const VIEWS: Record<Mode, (props: { overview: Overview }) => preact.JSX.Element | null> = {
@@ -40,10 +40,11 @@ function App() {
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   }, []);
+  if (overview) answered.value = overview.setting;
   const View = VIEWS[mode.value];
   const Inspector = INSPECTORS[mode.value];
   return (
-    <div class={`frame ${Inspector ? "" : "plain"} ${stale ? "stale" : ""}`} data-mode={mode.value} data-ready={!!overview && !stale}>
+    <div class={`frame ${Inspector ? "" : "plain"} ${stale ? "stale" : ""}`} data-mode={mode.value} data-ready={!!overview && !stale} data-query={stale ? "" : query.value}>
       <Header />
       {mode.value !== "learn" && (
         <aside class={sheet.value === "controls" ? "open" : ""} aria-label={t("frame.controls")}>
@@ -145,4 +146,8 @@ effect(() => void (document.documentElement.lang = lang.value === "zh" ? "zh-CN"
 render(<App />, document.getElementById("app")!);
 
 // For the tests.
-Object.assign(window, { meshkit: { texts, store, toQuery } });
+const figures = signal<Overview["figures"] | null>(null);
+effect(() => void get("overview", query.value).then((overview) => (figures.value = overview.figures), () => (figures.value = null)));
+const settled = (): boolean =>
+  document.querySelector<HTMLElement>(".frame")?.dataset.query === query.value && !document.querySelector(".loading");
+Object.assign(window, { meshkit: { texts, figures, settled, measured: recorded } });

@@ -15,13 +15,13 @@ interface Palette {
 // Axes: amber, blue, teal — apart for every common colour blindness, and by their letters. Work: violets.
 const PALETTES: Record<Theme, Palette> = {
   light: {
-    paper: "#fbfaf8", raised: "#ffffff", sunken: "#f3f1ed", ink: "#1c1d21", soft: "#565a64", faint: "#6f7480",
+    paper: "#fbfaf8", raised: "#ffffff", sunken: "#f3f1ed", ink: "#1c1d21", soft: "#565a64", faint: "#666a75",
     line: "#d9d6cf", hair: "#ebe8e2",
     data: "#b45309", tensor: "#1d4ed8", pipe: "#0b7a66", dataSoft: "#fde9cd", tensorSoft: "#dbe6ff", pipeSoft: "#d0f0e6",
     F: "#cfc8f7", B: "#5b49c6", I: "#8374dd", W: "#38297f", onF: "#2c2166", onB: "#ffffff", idle: "#b9b5ac",
     nvlink: "#5f8a12", infiniband: "#b83280", ethernet: "#8a8f99",
     bad: "#c02626", good: "#177245", focus: "#1d4ed8", node: "#a8a498", rack: "#f0ede6",
-    memory: ["#3f4a5f", "#66748f", "#97a3b8", "#c9876b", "#7c6ae0", "#b7aef0", "#d8c7a8", "#e4e1da"],
+    memory: ["#3f4a5f", "#66748f", "#97a3b8", "#c9876b", "#7c6ae0", "#d8c7a8", "#e4e1da"],
     compute: "#4a5160", bubble: "#c9c5bb",
   },
   dark: {
@@ -31,7 +31,7 @@ const PALETTES: Record<Theme, Palette> = {
     F: "#4a4187", B: "#9d8cff", I: "#7664dd", W: "#d3cbff", onF: "#ece8ff", onB: "#15102f", idle: "#4b505c",
     nvlink: "#a3cf4f", infiniband: "#f07bb8", ethernet: "#8f95a1",
     bad: "#ff7b72", good: "#5fd097", focus: "#7aa5ff", node: "#4d5361", rack: "#15181e",
-    memory: ["#c3ccdb", "#8f9cb5", "#5f6b83", "#d08f73", "#9d8cff", "#5b4fa8", "#8a7a5c", "#343944"],
+    memory: ["#c3ccdb", "#8f9cb5", "#5f6b83", "#d08f73", "#9d8cff", "#8a7a5c", "#343944"],
     compute: "#a4abba", bubble: "#474c57",
   },
 };
@@ -63,5 +63,5 @@ export const kindColour = (kind: string): string => {
   return { data: colours.data, tensor: colours.tensor, pipe: colours.pipe, bubble: colours.bubble }[kind] ?? colours.compute;
 };
 
-export const MEMORY = ["weights", "working copy", "moments", "gradients", "activations", "logits", "working set", "reserve"];
+export const MEMORY = ["weights", "working copy", "moments", "gradients", "activations", "working set", "reserve"];
 export const memoryColour = (kind: string): string => palette.value.memory[MEMORY.indexOf(kind)] ?? palette.value.line;

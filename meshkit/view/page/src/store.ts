@@ -41,7 +41,10 @@ export function choose(next: string): void {
   });
 }
 
-export const change = (difference: Setting): void => choose(toQuery({ ...setting.value, ...difference }));
+/** The setting that Python last answered for: what its choices are changes of. */
+export const answered = signal<Setting>({});
+
+export const change = (difference: Setting): void => choose(toQuery({ ...answered.value, ...difference }));
 
 function travel(from: typeof past, to: typeof past): void {
   const next = from.value.at(-1);
@@ -57,7 +60,7 @@ export const redo = (): void => travel(future, past);
 
 /** Whether this page can show a setting at all: an exported one holds only some. */
 export const reachable = (difference: Setting): boolean =>
-  held === null || held.has(toQuery({ ...setting.value, ...difference }));
+  held === null || held.has(toQuery({ ...answered.value, ...difference }));
 
 // --- the URL --------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ export const lessonStrings = {
   "myth.memory": ["“More microbatches need more memory.”", "“microbatch 越多越占显存。”"],
   "myth.memory.text": ["Under GPipe, yes. Under 1F1B what is in flight is bounded by the stages; and smaller microbatches even need less.", "GPipe 是这样。1F1B 的在途数受 stage 数限制；microbatch 变小反而更省。"],
   "myth.tensor": ["“Tensor parallelism is free inside a node.”", "“节点内的 tensor 并行没有代价。”"],
-  "myth.tensor.text": ["On 64 H100 with T = 4 it takes a seventh of the step. T = 8 doubles that, and the products get thinner.", "64 张 H100、T = 4 时占一步的七分之一；T = 8 翻倍，矩阵也更薄。"],
+  "myth.tensor.text": ["On 64 H100 with T = 4 it takes more than a tenth of the step. With T = 8 it takes more, and the products get thinner.", "64 张 H100、T = 4 时占一步的十分之一以上；T = 8 更多，矩阵也更薄。"],
   "myth.zero": ["“ZeRO replaces tensor and pipe.”", "“ZeRO 可以代替 tensor 和 pipe。”"],
   "myth.zero.text": ["It cuts weights, gradients and moments, not activations; and level 3 fetches every layer each time it is used.", "它切权重、梯度和动量，不切激活；级别 3 每次用到一层都要取回。"],
   "myth.batch": ["“The layout changes the loss curve.”", "“布局会改变损失曲线。”"],

@@ -87,7 +87,6 @@ const strings = {
   "memory.moments": ["optimizer", "优化器状态"],
   "memory.gradients": ["gradients", "梯度"],
   "memory.activations": ["activations", "激活"],
-  "memory.logits": ["logits", "logits"],
   "memory.working set": ["working set", "临时工作区"],
   "memory.reserve": ["reserve", "预留"],
   "memory.capacity": ["capacity", "容量"],

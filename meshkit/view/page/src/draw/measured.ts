@@ -35,7 +35,7 @@ export function measured(pen: Pen, data: Measured, frame: Frame): void {
       const [a, b] = [x(span.ts / 1e3), x((span.ts + span.dur) / 1e3)];
       const kind = /^([FBIW])(\d+)$/.exec(span.name);
       const hop = /^hop/.test(span.name);
-      const fill = kind ? kindFill(kind[1]) : hop ? linkColour("InfiniBand") : span.cat === "step" ? colours.data : colours.memory[6];
+      const fill = kind ? kindFill(kind[1]) : hop ? linkColour("InfiniBand") : span.cat === "step" ? colours.data : colours.memory[5];
       const [top, high] = hop ? [y + frame.rowHeight - 4, 4] : [y + 0.5, frame.rowHeight - 1];
       pen.rect(a, top, Math.max(0.75, b - a - 0.5), high, { fill });
       if (kind && b - a > kind[2].length * 6 + 3)

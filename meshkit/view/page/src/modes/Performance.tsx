@@ -90,7 +90,7 @@ function Memory({ overview }: { overview: Overview }) {
 }
 
 function Sweeps() {
-  const { data: sweeps } = usePart("sweeps");
+  const { data: sweeps, stale } = usePart("sweeps");
   const [metric, setMetric] = useState<Metric>("tokens_per_second_device");
   return (
     <section>
@@ -102,7 +102,7 @@ function Sweeps() {
       </div>
       <p class="note">{t("perf.sweepsNote")}</p>
       {sweeps ? (
-        <div class="multiples">
+        <div class={`multiples ${stale ? "waiting" : ""}`}>
           {Object.entries(sweeps.of).map(([name, points]) => <Sweep key={name} name={name} points={points} metric={metric} budget={sweeps.budget_bytes} all={Object.values(sweeps.of).flat()} />)}
         </div>
       ) : <p class="note">{t("frame.loading")}</p>}

@@ -16,7 +16,7 @@ import { against, cursor, query, setting, usePart } from "../store";
 import { t, type Key } from "../strings";
 
 const clock = signal<Clock>("ticks");
-const recorded = boot.measured && measuredOf(boot.measured.traceEvents);
+export const recorded = boot.measured && measuredOf(boot.measured.traceEvents);
 const withMeasured = signal(!!recorded);
 const LEFT = 84;
 const RIGHT = 20;

@@ -52,8 +52,14 @@ export function Control({ name, choices, axis, wide }: Props) {
         {!wide && <button class="icon" aria-label={t("control.fewer", { what: label })} disabled={!step(-1)} onClick={() => go(step(-1))}>−</button>}
         <button
           class="value" id={`value-${name}`} aria-haspopup="listbox" aria-expanded={open} aria-labelledby={`label-${name} value-${name}`} title={t("control.drag")}
-          onClick={() => (drag.current?.moved ? undefined : setOpen(!open))}
-          onPointerDown={(event) => (drag.current = { x: event.clientX, moved: false })}
+          onClick={() => {
+            if (!drag.current?.moved) setOpen(!open);
+            drag.current = null;
+          }}
+          onPointerDown={(event) => {
+            event.currentTarget.setPointerCapture(event.pointerId);
+            drag.current = { x: event.clientX, moved: false };
+          }}
           onPointerMove={onMove}
           onKeyDown={onKey}
         >{String(setting.value[name])}</button>
