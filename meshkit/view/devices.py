@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from meshkit.mesh import AXES, crossings, place, placement_warning
+from meshkit.mesh import AXES, TENSOR, crossings, place, placement_warning
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from meshkit.planner.cluster import LEVELS
 from meshkit.view.setting import Case
@@ -45,7 +45,7 @@ class Axis:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mesh:
+class DeviceMap:
     """The mesh on its devices. device_at: device number, flat over [data, tensor, pipe]; a device's node is
     device // per_node, its rack node // nodes_per_rack. layers: of each stage, a [first, end) range a chunk."""
 
@@ -60,7 +60,7 @@ class Mesh:
     warning: str
 
 
-def mesh(case: Case) -> Mesh:
+def mesh(case: Case) -> DeviceMap:
     """The part of the page that Architecture draws."""
     shape, cluster = case.setting.mesh, case.cluster
     grid = place(shape, case.nodes)
@@ -73,7 +73,7 @@ def mesh(case: Case) -> Mesh:
         spans = [np.ptp(np.moveaxis(unit, dim, -1).reshape(-1, size), axis=1) > 0 for unit in units]
         levels = np.full(grid.size // size, -1) if size == 1 else spans[0].astype(int) + spans[1]
         axes[axis] = Axis(size, grid.size // size, levels.tolist(), crossed[axis], exchanges(case, axis))
-    return Mesh(
+    return DeviceMap(
         list(grid.shape),
         grid.reshape(-1).tolist(),
         cluster.per_node,
@@ -112,9 +112,19 @@ def stage_layers(case: Case, stage: int) -> list[list[int]]:
     return [[int(placed.starts[g]), int(placed.starts[g]) + placed.counts[g]] for g in groups]
 
 
-def action_seconds(case: Case) -> dict[str, float]:
-    """Kind of action -> seconds of it on a stage of the most layers, from the estimate's own parts."""
-    m, parts = case.setting.microbatches, case.estimate.parts
-    of = {part.action: part.repeats * part.terms.seconds / m for part in parts if part.action}
+def action_seconds(case: Case, kind: str | None = None) -> dict[str, float]:
+    """Kind of action -> seconds of it on a stage of the most layers, from the estimate's own parts.
+
+    kind: only those that it spends on compute, tensor, or data.
+    """
+    m, parts = case.setting.microbatches, [part for part in case.estimate.parts if part.action]
+    spent = lambda terms: terms.seconds if kind is None else terms.by_kind.get(kind, 0.0)
+    of = {part.action: part.repeats * spent(part.terms) / m for part in parts}
     forward, inputs, weights = of["forward"], of["inputs"], of["weights"]
     return {FORWARD: forward, BACKWARD: inputs + weights, INPUT: inputs, WEIGHT: weights}
+
+
+def tensor_shares(case: Case) -> dict[str, float]:
+    """Kind of action -> share of its time that is tensor peers' exchange."""
+    whole, exchange = action_seconds(case), action_seconds(case, TENSOR)
+    return {kind: exchange[kind] / seconds if seconds else 0.0 for kind, seconds in whole.items()}

@@ -11,7 +11,7 @@ from meshkit.pipeline.costs import slot_bytes
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step, slots_in_use
 from meshkit.planner import flow
-from meshkit.view.devices import action_seconds
+from meshkit.view.devices import action_seconds, tensor_shares
 from meshkit.view.setting import Case
 
 KINDS = (FORWARD, BACKWARD, INPUT, WEIGHT)
@@ -53,7 +53,8 @@ class Table:
     idle_ticks, idle_ms, idle_free_ms: idle spans in whole ticks, in ms of lock-step, in ms without it.
     in_flight: microbatches (of a chunk each) stored, [tick][stage]. in_use_bytes: of a device's activations, in
     bytes, [tick][stage]. reserved_bytes: what the executor sets aside for them. resident_bytes: the other kinds of
-    memory of a device, always there. hop_ms: of an exchange of neighbours.
+    memory of a device, always there. hop_ms: of an exchange of neighbours. tensor_share: kind of action -> share of
+    its time in which tensor peers exchange.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Table:
     tick_ms: list[float]
     free_ms: float
     hop_ms: float
+    tensor_share: dict[str, float]
     bubble: float
     free_bubble: float
     idle_ticks: Idle
@@ -112,6 +114,7 @@ def table(case: Case) -> Table:
         _rounded([*locked.ticks, locked.total]),
         round(free.total, 4),
         hop,
+        tensor_shares(case),
         locked.bubble,
         free.bubble,
         _idle_ticks(schedule),

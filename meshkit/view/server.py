@@ -1,5 +1,6 @@
 """The page and its API on localhost."""
 
+import contextlib
 import functools
 import http.server
 import json
@@ -42,8 +43,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # the page has gone on meanwhile
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the terminal is the user's."""

@@ -47,7 +47,7 @@ export interface Table {
     tick: number[]; stage: number[]; kind: number[]; microbatch: number[]; chunk: number[];
     start_ms: number[]; end_ms: number[]; free_start_ms: number[]; free_end_ms: number[];
   };
-  tick_ms: number[]; free_ms: number; hop_ms: number; bubble: number; free_bubble: number;
+  tick_ms: number[]; free_ms: number; hop_ms: number; tensor_share: Record<string, number>; bubble: number; free_bubble: number;
   idle_ticks: Idle; idle_ms: Idle; idle_free_ms: Idle; idle_ms_by_cause: Record<string, number[]>;
   in_flight: number[][]; in_use_bytes: number[][]; reserved_bytes: number;
   resident_bytes: Record<string, number>; budget_bytes: number; capacity_bytes: number;

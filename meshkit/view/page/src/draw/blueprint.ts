@@ -9,7 +9,7 @@ import type { Pen } from "./pen";
 
 const READABLE = 26;
 
-export function blueprint(pen: Pen, mesh: Mesh, grid: Grid, lit: Place, selected: Place, figures: Figures | null): void {
+export function blueprint(pen: Pen, mesh: Mesh, grid: Grid, lit: Place, selected: Place, figures: Figures | null, first: Place = { data: 0, tensor: 0, pipe: 0 }): void {
   const detailed = grid.side >= 14;
   const names = [
     ...houses(pen, mesh, grid, rackOf, detailed ? 15 : 4, "rack"),
@@ -19,7 +19,7 @@ export function blueprint(pen: Pen, mesh: Mesh, grid: Grid, lit: Place, selected
   beams(pen, mesh, grid, lit);
   for (const place of places(mesh)) tile(pen, mesh, grid, place, lit, selected, figures);
   for (const name of names) label(pen, name);
-  headings(pen, mesh, grid);
+  headings(pen, mesh, grid, first);
 }
 
 interface Name { text: string; x: number; y: number; kind: "node" | "rack" }
@@ -160,7 +160,8 @@ function gauge(pen: Pen, x: number, y: number, w: number, figures: Figures): voi
   if (!figures.fits) pen.rect(x + (figures.budget_bytes / most) * w - 1, y - 2, 2, 9, { fill: palette.value.bad });
 }
 
-function headings(pen: Pen, mesh: Mesh, grid: Grid): void {
+/** Stages and replicas by number; `first`: the numbers at which the drawing begins. */
+function headings(pen: Pen, mesh: Mesh, grid: Grid, first: Place): void {
   const [D, T, P] = mesh.shape;
   const colours = palette.value;
   const blocks = Math.ceil(D / grid.perBlock);
@@ -171,13 +172,13 @@ function headings(pen: Pen, mesh: Mesh, grid: Grid): void {
       if (wide < 22) continue;
       const middle = x + (wide - grid.gap) / 2;
       const ranges = mesh.layers[pipe].map(([a, b]) => `${a}–${b - 1}`);
-      pen.text(wide > 64 ? t("arch.stage", { n: pipe }) : String(pipe), middle, grid.top - 46, { size: 12, weight: 600, align: "center", fill: colours.pipe });
+      pen.text(wide > 64 ? t("arch.stage", { n: pipe + first.pipe }) : String(pipe + first.pipe), middle, grid.top - 46, { size: 12, weight: 600, align: "center", fill: colours.pipe });
       if (wide > 80)
         pen.text(t("arch.layers", { range: ranges.length > 2 ? `${ranges[0]} …` : ranges.join(", ") }), middle, grid.top - 31, { size: 11, align: "center", fill: colours.faint });
     }
   if (grid.side + grid.row < 13) return;
   for (let data = 0; data < D; data++) {
     const { x, y, h } = grid.box({ data, tensor: 0, pipe: 0 });
-    pen.text(blocks === 1 && x > 84 ? t("arch.replica", { n: data }) : String(data), x - 20, y + h / 2, { size: grid.side < 20 ? 9 : 12, weight: 600, align: "right", fill: colours.data });
+    pen.text(blocks === 1 && x > 84 ? t("arch.replica", { n: data + first.data }) : String(data + first.data), x - 20, y + h / 2, { size: grid.side < 20 ? 9 : 12, weight: 600, align: "right", fill: colours.data });
   }
 }

@@ -9,7 +9,16 @@ export const KINDS = ["F", "B", "I", "W"] as const;
 export const CAUSES = ["fill", "drain", "imbalance"] as const;
 export type Clock = "ticks" | "ms" | "free";
 
-export interface Frame { x: number; y: number; width: number; from: number; to: number; rowHeight: number; areaHeight: number }
+export interface Frame {
+  x: number; y: number; width: number; from: number; to: number; rowHeight: number; areaHeight: number;
+  /** Rows of a stage: one, or one for each of its tensor peers. */
+  peers: number;
+}
+
+export const pitchOf = (frame: Frame): number => frame.peers * frame.rowHeight + frame.areaHeight + 8;
+/** Tops of a stage's rows. */
+export const rowsOf = (frame: Frame, stage: number): number[] =>
+  Array.from({ length: frame.peers }, (_, k) => frame.y + stage * pitchOf(frame) + k * frame.rowHeight);
 
 export const scale = (frame: Frame) => (time: number): number =>
   frame.x + ((time - frame.from) / (frame.to - frame.from)) * frame.width;
@@ -32,16 +41,19 @@ export const kindFill = (kind: string): string => palette.value[kind as "F"];
 export function gantt(pen: Pen, table: Table, clock: Clock, frame: Frame, most: number): void {
   const colours = palette.value;
   const x = scale(frame);
-  const pitch = frame.rowHeight + frame.areaHeight + 8;
   const lanes = clock === "ticks" ? table.kinds.length : 1;
   const lane = frame.rowHeight / lanes;
   for (let stage = 0; stage < table.stages; stage++) {
-    const y = frame.y + stage * pitch;
-    pen.text(t("state.stage", { n: stage }), frame.x - 12, y + frame.rowHeight / 2, { align: "right", size: 12, weight: 600, fill: colours.pipe });
-    pen.rect(frame.x, y, frame.width, frame.rowHeight, { fill: colours.sunken });
-    area(pen, table, clock, frame, stage, y + frame.rowHeight + 2, most);
+    const rows = rowsOf(frame, stage);
+    const middle = rows[0] + (frame.peers * frame.rowHeight) / 2;
+    pen.text(t("state.stage", { n: stage }), frame.x - (frame.peers > 1 ? 34 : 12), middle, { align: "right", size: 12, weight: 600, fill: colours.pipe });
+    rows.forEach((y, k) => {
+      if (frame.peers > 1) pen.text(`t${k}`, frame.x - 10, y + frame.rowHeight / 2, { align: "right", size: 10, mono: true, fill: colours.tensor });
+      pen.rect(frame.x, y, frame.width, frame.rowHeight - (frame.peers > 1 ? 1 : 0), { fill: colours.sunken });
+    });
+    area(pen, table, clock, frame, stage, rows[0] + frame.peers * frame.rowHeight + 2, most);
   }
-  idle(pen, table, clock, frame, pitch);
+  idle(pen, table, clock, frame);
   const { tick, stage, kind, microbatch, chunk } = table.actions;
   for (let k = 0; k < tick.length; k++) {
     const [start, end] = when(table, clock, k);
@@ -50,30 +62,35 @@ export function gantt(pen: Pen, table: Table, clock: Clock, frame: Frame, most: 
     const b = Math.min(frame.x + frame.width, x(end));
     const name = KINDS[kind[k]];
     const gap = b - a > 4 ? 1 : 0.25;
-    const y = frame.y + stage[k] * pitch + (lanes > 1 ? table.kinds.indexOf(name) * lane : 0);
-    pen.rect(a + gap / 2, y + 0.5, b - a - gap, lane - 1, { fill: kindFill(name), radius: b - a > 6 ? 2 : 0 });
+    const share = table.tensor_share[name];
     const light = name === "F" ? colours.onF : colours.onB;
-    for (let c = 0; c < chunk[k] && b - a > 8; c++) // a notch for each chunk before it
-      pen.path([[a + 3 + c * 5, y + 0.5], [a + 7 + c * 5, y + 0.5], [a + 5 + c * 5, y + 4.5]], { fill: light, closed: true });
-    const label = String(microbatch[k]);
-    if (b - a >= label.length * 6 + 2.4 && lane >= 10)
-      pen.text(label, (a + b) / 2, y + lane / 2 + (chunk[k] ? 1 : 0), { align: "center", size: lane < 16 ? 9 : 10.5, mono: true, fill: light });
+    for (const row of rowsOf(frame, stage[k])) {
+      const y = row + (lanes > 1 ? table.kinds.indexOf(name) * lane : 0);
+      pen.rect(a + gap / 2, y + 0.5, b - a - gap, lane - 1, { fill: kindFill(name), radius: b - a > 6 ? 2 : 0 });
+      if (share && lane >= 9) pen.rect(a + gap / 2, y + lane - 3.5, (b - a - gap) * share, 3, { fill: colours.tensor });
+      for (let c = 0; c < chunk[k] && b - a > 8; c++) // a notch for each chunk before it
+        pen.path([[a + 3 + c * 5, y + 0.5], [a + 7 + c * 5, y + 0.5], [a + 5 + c * 5, y + 4.5]], { fill: light, closed: true });
+      const label = String(microbatch[k]);
+      if (b - a >= label.length * 6 + 2.4 && lane >= 10)
+        pen.text(label, (a + b) / 2, y + lane / 2 + (chunk[k] ? 1 : 0), { align: "center", size: lane < 16 ? 9 : 10.5, mono: true, fill: light });
+    }
   }
 }
 
 /** Idle time: an empty place with a dotted edge; its cause in a word where there is room. */
-function idle(pen: Pen, table: Table, clock: Clock, frame: Frame, pitch: number): void {
+function idle(pen: Pen, table: Table, clock: Clock, frame: Frame): void {
   const colours = palette.value;
   const x = scale(frame);
   for (const { stage, cause, start, end } of joined(idleOf(table, clock))) {
     const a = Math.max(frame.x, x(start));
     const b = Math.min(frame.x + frame.width, x(end));
     if (b - a < 2) continue;
-    const y = frame.y + stage * pitch;
-    pen.rect(a + 1, y + 1, b - a - 2, frame.rowHeight - 2, { fill: colours.paper, stroke: colours.idle, dash: [2, 3], radius: 2 });
     const word = t(`cause.short.${CAUSES[cause]}`);
-    if (b - a > word.length * 7 + 10)
-      pen.text(word, (a + b) / 2, y + frame.rowHeight / 2, { size: 10, align: "center", fill: colours.faint });
+    for (const y of rowsOf(frame, stage)) {
+      pen.rect(a + 1, y + 1, b - a - 2, frame.rowHeight - 2, { fill: colours.paper, stroke: colours.idle, dash: [2, 3], radius: 2 });
+      if (b - a > word.length * 7 + 10 && frame.rowHeight > 11)
+        pen.text(word, (a + b) / 2, y + frame.rowHeight / 2, { size: 10, align: "center", fill: colours.faint });
+    }
   }
 }
 

@@ -88,3 +88,21 @@ export function clamp(mesh: Mesh, place: Place): Place {
   const within = (k: number, n: number): number => Math.max(0, Math.min(n - 1, k));
   return { data: within(place.data, D), tensor: within(place.tensor, T), pipe: within(place.pipe, P) };
 }
+
+/** The part of a mesh around a place: at most `rows` replicas and `stages` stages, all tensor peers. */
+export function around(mesh: Mesh, place: Place, rows: number, stages: number): { mesh: Mesh; first: Place; place: Place } {
+  const [D, T, P] = mesh.shape;
+  const start = (at: number, width: number, all: number): number => Math.max(0, Math.min(all - width, at - Math.floor(width / 2)));
+  const [high, wide] = [Math.min(rows, D), Math.min(stages, P)];
+  const first = { data: start(place.data, high, D), tensor: 0, pipe: start(place.pipe, wide, P) };
+  const device_at: number[] = [];
+  for (let data = 0; data < high; data++)
+    for (let tensor = 0; tensor < T; tensor++)
+      for (let pipe = 0; pipe < wide; pipe++) device_at.push(deviceAt(mesh, { data: data + first.data, tensor, pipe: pipe + first.pipe }));
+  const layers = mesh.layers.slice(first.pipe, first.pipe + wide);
+  return {
+    mesh: { ...mesh, shape: [high, T, wide], device_at, layers },
+    first,
+    place: { data: place.data - first.data, tensor: place.tensor, pipe: place.pipe - first.pipe },
+  };
+}

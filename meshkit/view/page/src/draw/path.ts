@@ -2,20 +2,18 @@
 
 import type { Table } from "../api";
 import { palette } from "../palette";
-import { idleOf, joined, KINDS, scale, when, type Clock, type Frame } from "./gantt";
+import { idleOf, joined, KINDS, pitchOf, scale, when, type Clock, type Frame } from "./gantt";
 import type { Pen } from "./pen";
 
 export interface Spot { action: number; stage: number; cause: number; from: number; to: number }
-
-export const pitchOf = (frame: Frame): number => frame.rowHeight + frame.areaHeight + 8;
 
 /** The action, or the idle span, at a point of a frame; null between rows. action, cause: −1 for the other. */
 export function spotAt(table: Table, clock: Clock, frame: Frame, px: number, py: number): Spot | null {
   const stage = Math.floor((py - frame.y) / pitchOf(frame));
   const inRow = py - frame.y - stage * pitchOf(frame);
-  if (stage < 0 || stage >= table.stages || inRow > frame.rowHeight || px < frame.x || px > frame.x + frame.width) return null;
+  if (stage < 0 || stage >= table.stages || inRow > frame.rowHeight * frame.peers || px < frame.x || px > frame.x + frame.width) return null;
   const time = frame.from + ((px - frame.x) / frame.width) * (frame.to - frame.from);
-  const lane = clock === "ticks" ? Math.min(table.kinds.length - 1, Math.floor((inRow / frame.rowHeight) * table.kinds.length)) : -1;
+  const lane = clock === "ticks" ? Math.min(table.kinds.length - 1, Math.floor(((inRow % frame.rowHeight) / frame.rowHeight) * table.kinds.length)) : -1;
   const a = table.actions;
   for (let k = 0; k < a.tick.length; k++) {
     if (a.stage[k] !== stage || (lane >= 0 && table.kinds.indexOf(KINDS[a.kind[k]]) !== lane)) continue;

@@ -5,9 +5,10 @@ import { useState } from "preact/hooks";
 import { AXES, type AxisName, type Exchange, type Mesh, type Overview, type Parameter, type Weights } from "../api";
 import { blueprint } from "../draw/blueprint";
 import { cuboid, projection } from "../draw/cuboid";
-import { clamp, deviceAt, grid, nodeOf, places, rackOf } from "../draw/grid";
-import { bytes, count, number, rate, seconds, shape } from "../format";
-import { kindColour, linkColour, linkLine, MEMORY, memoryColour } from "../palette";
+import { around, clamp, deviceAt, grid, nodeOf, places, rackOf } from "../draw/grid";
+import type { Pen } from "../draw/pen";
+import { bytes, count, rate, seconds, shape } from "../format";
+import { kindColour, linkColour, linkLine, MEMORY, memoryColour, palette } from "../palette";
 import { Drawing, type Size } from "../parts/Drawing";
 import { Matrix, slice } from "../parts/Matrix";
 import { device, parameter, usePart, type Place } from "../store";
@@ -66,7 +67,13 @@ export function Architecture({ overview }: { overview: Overview }) {
         main
         label={t("arch.drawing")}
         cursor="pointer"
-        draw={(pen, size) => (solid.value ? cuboid(pen, mesh, size, lit) : blueprint(pen, mesh, geometry(size), lit, selected, overview.figures))}
+        draw={(pen, size) => {
+          if (solid.value) return cuboid(pen, mesh, size, lit);
+          const whole = geometry(size);
+          blueprint(pen, mesh, whole, lit, selected, overview.figures);
+          const bottom = whole.top + whole.perBlock * (whole.side + whole.row);
+          if (whole.side < 14 && size.height - bottom > 200) detail(pen, mesh, lit, size, bottom + 30, overview.figures);
+        }}
         onPoint={(x, y, down, size) => {
           const place = find(x, y, size);
           setHover(place);
@@ -81,6 +88,14 @@ export function Architecture({ overview }: { overview: Overview }) {
       />
     </>
   );
+}
+
+/** Where devices are too many to be read: those around one, large. */
+function detail(pen: Pen, mesh: Mesh, lit: Place, size: Size, top: number, figures: Overview["figures"]): void {
+  const part = around(mesh, lit, 3, size.width > 700 ? 3 : 1);
+  const placed = grid(part.mesh, size, 92, top + 60, 20);
+  pen.path([[24, top - 8], [size.width - 24, top - 8]], { stroke: palette.value.line });
+  blueprint(pen, part.mesh, placed, part.place, part.place, figures, part.first);
 }
 
 function LinkLegend({ mesh }: { mesh: Mesh }) {
@@ -220,5 +235,3 @@ export function Talks({ mesh }: { mesh: Mesh }) {
     </table>
   );
 }
-
-export const devices = (mesh: Mesh): string => number(mesh.device_at.length);

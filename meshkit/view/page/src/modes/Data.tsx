@@ -1,7 +1,8 @@
 // A batch on its way through a step, told in scenes; each says what moves, how much, over which link, how long.
 
 import { signal } from "@preact/signals";
-import type { Overview, Step } from "../api";
+import type { Overview, Perceptron, Step } from "../api";
+import { useEffect } from "preact/hooks";
 import { scene } from "../draw/story";
 import { bytes, count, percent, rate, seconds } from "../format";
 import { linkColour } from "../palette";
@@ -20,7 +21,12 @@ export function Data(_: { overview: Overview }) {
   const { data: numbers, error } = usePart("perceptron");
   if (error) return <p class="bad">{error}</p>;
   if (!story || !numbers) return <p class="loading">{t("frame.loading")}</p>;
+  return <Story story={story} numbers={numbers} />;
+}
+
+function Story({ story, numbers }: { story: Step[]; numbers: Perceptron }) {
   const now = stepOf(story);
+  useEffect(() => document.querySelector("[data-step][aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [now.key]);
   const p = still.matches ? 1 : ((at.value % FRAMES) + 1) / FRAMES;
   return (
     <>

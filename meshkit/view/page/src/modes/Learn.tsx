@@ -95,7 +95,7 @@ function Gantt({ query }: { query: string }) {
   const height = 48 + table.stages * 58;
   return (
     <Drawing height={height} label={`${table.name}: ${percent(table.bubble)}`} draw={(pen, size) => {
-      const frame: Frame = { x: 76, y: 46, width: size.width - 92, from: 0, to: total(table, "ms"), rowHeight: 30, areaHeight: 20 };
+      const frame: Frame = { x: 76, y: 46, width: size.width - 92, from: 0, to: total(table, "ms"), rowHeight: 30, areaHeight: 20, peers: 1 };
       pen.text(`${table.name}, m = ${String(fromQuery(query).microbatches)}`, frame.x, 12, { size: 14, weight: 600, fill: palette.value.ink });
       pen.text(t("state.bubble", { share: percent(table.bubble) }), frame.x + frame.width, 12, { size: 12, align: "right", fill: palette.value.soft });
       gantt(pen, table, "ms", frame, most);

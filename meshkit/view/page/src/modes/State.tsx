@@ -3,9 +3,9 @@
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { boot, toQuery, type Overview, type Table } from "../api";
-import { axis, CAUSES, gantt, idleOf, joined, KINDS, kindFill, scale, total, when, type Clock, type Frame } from "../draw/gantt";
+import { axis, CAUSES, gantt, idleOf, joined, KINDS, kindFill, pitchOf, scale, total, when, type Clock, type Frame } from "../draw/gantt";
 import { measured, measuredHeight, measuredOf } from "../draw/measured";
-import { pitchOf, spotAt, trail, type Spot } from "../draw/path";
+import { spotAt, trail, type Spot } from "../draw/path";
 import type { Pen } from "../draw/pen";
 import { bytes, percent, seconds } from "../format";
 import { MEMORY, memoryColour, palette } from "../palette";
@@ -18,6 +18,7 @@ import { t, type Key } from "../strings";
 const clock = signal<Clock>("ticks");
 export const recorded = boot.measured && measuredOf(boot.measured.traceEvents);
 const withMeasured = signal(!!recorded);
+const unfolded = signal(false);
 const LEFT = 84;
 const RIGHT = 20;
 const TITLE = 58; // height of a schedule's heading and axis
@@ -59,9 +60,11 @@ export function State({ overview }: { overview: Overview }) {
   const frames = (size: Size): Frame[] => {
     const rows = shownTables.reduce((n, one) => n + one.stages, 0);
     const room = size.height - 40 - TITLE * (shownTables.length + (below ? 1 : 0));
-    const pitch = Math.max(14, Math.min(132, room / (rows + (below ? below.devices.length * 0.7 : 0))));
-    const rowHeight = Math.max(8, Math.min(56, pitch * 0.62));
-    const frame = { x: LEFT, y: 0, width: size.width - LEFT - RIGHT, from, to: from + span, rowHeight, areaHeight: Math.max(0, Math.min(56, pitch - rowHeight - 8)) };
+    const peers = unfolded.value ? Number(overview.setting.tensor) : 1;
+    const pitch = Math.max(14, Math.min(180, room / (rows + (below ? below.devices.length * 0.7 : 0))));
+    const rowHeight = Math.max(peers > 1 ? 7 : 8, Math.min(64, (pitch * (peers > 1 ? 0.8 : 0.6)) / peers));
+    const areaHeight = Math.max(0, Math.min(72, pitch - rowHeight * peers - 8));
+    const frame = { x: LEFT, y: 0, width: size.width - LEFT - RIGHT, from, to: from + span, rowHeight, areaHeight, peers };
     let y = TITLE;
     return shownTables.map((one) => {
       const mine = { ...frame, y };
@@ -116,9 +119,11 @@ export function State({ overview }: { overview: Overview }) {
             ))}
           </select>
         </label>
+        {Number(overview.setting.tensor) > 1 && <label class="pick"><input type="checkbox" checked={unfolded.value} onChange={(event) => (unfolded.value = event.currentTarget.checked)} data-unfold />{t("state.unfold")}</label>}
         {recorded && <label class="pick"><input type="checkbox" checked={withMeasured.value} onChange={(event) => (withMeasured.value = event.currentTarget.checked)} />{t("state.measured")}</label>}
         <ul class="legend">
           {table.kinds.map((kind) => <li key={kind}><i style={{ background: kindFill(kind) }} />{t(`state.legend.${kind}` as Key)}</li>)}
+          {table.tensor_share.F > 0 && <li><i class="strip" />{t("kind.tensor")}</li>}
           <li><i class="dotted" />{t("state.idle")}</li>
           <li><i class="area" />{t("state.inFlight")}</li>
         </ul>

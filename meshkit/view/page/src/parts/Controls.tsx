@@ -12,6 +12,7 @@ export function Controls({ overview }: { overview: Overview }) {
   const [D, T, P] = [setting.data, setting.tensor, setting.pipe].map(Number);
   return (
     <div class="controls">
+      <div class="knobs">
       <section>
         <Control name="model" choices={choices.model} wide />
         <Control name="cluster" choices={choices.cluster} wide />
@@ -38,6 +39,7 @@ export function Controls({ overview }: { overview: Overview }) {
         <Control name="batch" choices={choices.batch} />
         <Control name="sequence" choices={choices.sequence} />
       </section>
+      </div>
       <Headline overview={overview} />
     </div>
   );
