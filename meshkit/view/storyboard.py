@@ -31,7 +31,7 @@ STORY: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("cut_microbatches", "", (), ""),
     ("embed", "pipe", ("embedding and head",), "all-reduce"),
     ("column", "", ("forward: linears",), ""),
-    ("row", "", ("forward: attention",), ""),
+    ("row", "", (), ""),
     ("partial_sums", "tensor", ("forward: partial sums",), "reduce-scatter + all-gather"),
     ("hop", "pipe", ("hops",), "permute"),
     ("loss", "tensor", ("head", "logits and their gradients"), "all-gather"),

@@ -244,6 +244,21 @@ def test_a_row_of_the_best_layouts_is_loaded(watched: Watched, address: str) -> 
     assert page.locator(".waterfall .sum .num").first.inner_text() == step
 
 
+@pytest.mark.parametrize("what", ["saveSvg", "savePng", "saveTrace"])
+def test_a_drawing_is_saved(watched: Watched, address: str, tmp_path: Path, what: str) -> None:
+    page = watched.open(address, mode="state", layout=layout(SMALL))
+    with page.expect_download() as saved:
+        page.select_option("[data-save]", what)
+    path = tmp_path / saved.value.suggested_filename
+    saved.value.save_as(path)
+    content = path.read_bytes()
+    if what == "saveTrace":
+        spans = [event for event in json.loads(content)["traceEvents"] if event["ph"] == "X"]
+        assert len(spans) == 2 * SMALL.pipe * SMALL.microbatches
+    else:
+        assert content.startswith({"saveSvg": b"<svg", "savePng": b"\x89PNG"}[what])
+
+
 def test_a_and_b_are_compared(watched: Watched, address: str) -> None:
     page = watched.open(address, mode="performance", layout=layout(SMALL))
     page.click("[data-pin]")
@@ -317,7 +332,7 @@ def test_a_recorded_timeline_is_drawn_under_the_plan(browser: "sync_api.Browser"
     threading.Thread(target=serving.serve_forever, daemon=True).start()
     opened = Watched(browser)
     page = opened.open(f"http://127.0.0.1:{serving.server_port}/", mode="state")
-    assert page.locator(".toolbar input[type=checkbox]").is_checked()
+    assert page.locator("[data-measured]").is_checked()
     assert json.loads(page.evaluate("JSON.stringify(meshkit.measured)"))["to"] == pytest.approx(1.9)
     opened.page.close()
     serving.shutdown()

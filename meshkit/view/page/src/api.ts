@@ -70,6 +70,7 @@ export interface Best { rows: Row[]; legal: number; fitting: number }
 export type Matrix = number[][];
 export interface Perceptron {
   x_BI: Matrix; w1_HI: Matrix; w2_OH: Matrix; hidden_BH: Matrix; partial_BO: Matrix[]; y_BO: Matrix; error: number;
+  loss_B: number[]; loss: number; dy_BO: Matrix; dhidden_BH: Matrix;
   gradient_OH: Matrix[]; mean_OH: Matrix; gradient_error: number;
 }
 export interface Parts {

@@ -117,6 +117,7 @@ const strings = {
   "arch.cut.rows": ["rows cut over tensor: partial sums, added", "按行切到 tensor：部分和相加"],
   "arch.cut.vocabulary": ["vocabulary cut over pipe × tensor", "词表切到 pipe × tensor"],
   "arch.cut.whole": ["whole on every tensor peer", "每个 tensor 同组设备都有完整一份"],
+  "arch.copies": ["same slice of {name}", "{name} 的相同切片"],
   "arch.links": ["Links", "链路"],
   "link.node": ["in a node", "节点内"],
   "link.network": ["between nodes", "节点间"],

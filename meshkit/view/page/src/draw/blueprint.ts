@@ -8,8 +8,17 @@ import { deviceAt, levelBetween, nodeOf, places, rackOf, type Grid } from "./gri
 import type { Pen } from "./pen";
 
 const READABLE = 26;
+const ORIGIN: Place = { data: 0, tensor: 0, pipe: 0 };
 
-export function blueprint(pen: Pen, mesh: Mesh, grid: Grid, lit: Place, selected: Place, figures: Figures | null, first: Place = { data: 0, tensor: 0, pipe: 0 }): void {
+export interface Marks {
+  figures: Figures | null;
+  /** Devices that hold the same slice of the chosen parameter as the lit one. */
+  copies?: (place: Place) => boolean;
+  /** Numbers at which a part of the mesh begins. */
+  first?: Place;
+}
+
+export function blueprint(pen: Pen, mesh: Mesh, grid: Grid, lit: Place, selected: Place, { figures, copies, first = ORIGIN }: Marks): void {
   const detailed = grid.side >= 14;
   const names = [
     ...houses(pen, mesh, grid, rackOf, detailed ? 15 : 4, "rack"),
@@ -17,7 +26,14 @@ export function blueprint(pen: Pen, mesh: Mesh, grid: Grid, lit: Place, selected
   ];
   if (detailed) links(pen, mesh, grid);
   beams(pen, mesh, grid, lit);
-  for (const place of places(mesh)) tile(pen, mesh, grid, place, lit, selected, figures);
+  for (const place of places(mesh)) {
+    tile(pen, mesh, grid, place, lit, selected, figures);
+    if (copies?.(place)) {
+      const { x, y, w } = grid.box(place);
+      const side = Math.max(2, Math.min(10, w / 4));
+      pen.rect(x + w - side - w / 12, y + w / 12, side, side, { fill: palette.value.bad, radius: 2 });
+    }
+  }
   for (const name of names) label(pen, name);
   headings(pen, mesh, grid, first);
 }

@@ -31,17 +31,24 @@ export function measured(pen: Pen, data: Measured, frame: Frame): void {
     const y = frame.y + device.stage * pitch;
     pen.text(t("state.stage", { n: device.stage }), frame.x - 12, y + frame.rowHeight / 2, { align: "right", size: 12, weight: 600, fill: colours.pipe });
     pen.rect(frame.x, y, frame.width, frame.rowHeight, { fill: colours.paper, stroke: colours.idle, dash: [2, 3], radius: 2 });
-    for (const span of data.spans.filter((one) => one.pid === device.pid)) {
+    for (const span of data.spans.filter((one) => one.pid === device.pid).sort((a, b) => rank(a.name) - rank(b.name))) {
       const [a, b] = [x(span.ts / 1e3), x((span.ts + span.dur) / 1e3)];
-      const kind = /^([FBIW])(\d+)$/.exec(span.name);
-      const hop = /^hop/.test(span.name);
-      const fill = kind ? kindFill(kind[1]) : hop ? linkColour("InfiniBand") : span.cat === "step" ? colours.data : colours.memory[5];
+      const kind = ACTION.exec(span.name);
+      const hop = HOP.test(span.name);
+      const fill = kind ? kindFill(kind[1]) : hop ? linkColour("InfiniBand") : span.cat === "step" ? colours.dataSoft : colours.hair;
       const [top, high] = hop ? [y + frame.rowHeight - 4, 4] : [y + 0.5, frame.rowHeight - 1];
-      pen.rect(a, top, Math.max(0.75, b - a - 0.5), high, { fill });
-      if (kind && b - a > kind[2].length * 6 + 3)
-        pen.text(kind[2], (a + b) / 2, y + frame.rowHeight / 2, { align: "center", size: 10.5, mono: true, fill: kind[1] === "F" ? colours.onF : colours.onB });
+      pen.rect(a, top, Math.max(0.75, b - a - 0.5), high, kind || hop ? { fill } : { fill, stroke: colours.line });
+      const label = kind ? kind[2] : span.name;
+      if (!hop && b - a > label.length * 6 + 4)
+        pen.text(label, (a + b) / 2, y + frame.rowHeight / 2, { align: "center", size: 10.5, mono: !!kind, fill: !kind ? colours.soft : kind[1] === "F" ? colours.onF : colours.onB });
     }
   }
 }
+
+const ACTION = /^([FBIW])(\d+)$/;
+const HOP = /^hop/;
+
+/** Spans may overlap, as a device waits for its peers: the table's actions above what is around them. */
+const rank = (name: string): number => (HOP.test(name) ? 2 : ACTION.test(name) ? 1 : 0);
 
 export const measuredHeight = (data: Measured, frame: Frame): number => data.devices.length * (frame.rowHeight + 8);

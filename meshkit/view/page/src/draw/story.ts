@@ -180,25 +180,24 @@ const SCENES: Record<string, Scene> = {
       stage.say(`m${m}`, mix(72, 592, go) + 115, 170 + m * 54 + 26, { size: 11, mono: true, fill: B, align: "center" });
     });
   },
-  loss(stage, { y_BO }, p) {
+  loss(stage, { y_BO, loss_B, loss }, p) {
     const { soft, pipe } = palette.value;
     stage.heat(y_BO, 80, 90, 20, { label: "Y [16, 16]", hue: pipe });
     const shown = Math.max(1, Math.round(between(p, 0.1, 0.9) * 16));
-    const each = y_BO.map((row) => row.reduce((sum, value) => sum + value * value, 0) / 2);
-    each.slice(0, shown).forEach((value, k) => stage.say(`½ Σ y² = ${value.toFixed(2)}`, 430, 100 + k * 20, { mono: true, size: 11, fill: soft }));
-    if (shown === 16) stage.say(`L = ${(each.reduce((a, b) => a + b) / 16).toFixed(3)}`, 650, 250, { size: 24, mono: true, weight: 600 });
+    loss_B.slice(0, shown).forEach((value, k) => stage.say(`½ Σ y² = ${value.toFixed(2)}`, 430, 100 + k * 20, { mono: true, size: 11, fill: soft }));
+    if (shown === 16) stage.say(`L = ${loss.toFixed(3)}`, 650, 250, { size: 24, mono: true, weight: 600 });
   },
-  backward(stage, { y_BO, w2_OH, hidden_BH }, p) {
+  backward(stage, { dy_BO, dhidden_BH, gradient_OH }, p) {
     const { pipe, B, tensor, infiniband } = palette.value;
     stage.box(40, 100, 340, 320, pipe, t("arch.stage", { n: 0 }) + " · W1");
     stage.box(520, 100, 340, 320, pipe, t("arch.stage", { n: 1 }) + " · W2");
-    stage.heat(rows(y_BO, 0, 2), 620, 160, 12, { hue: B, label: "dY [2, 16]" });
-    stage.arrow(700, 195, 700, 245, B, between(p, 0.1, 0.3));
-    if (p > 0.3) stage.heat(transposed(w2_OH).slice(0, 16), 640, 260, 7, { most: WEIGHT, hue: tensor, label: "dW2 += Hᵀ dY" });
+    stage.heat(rows(dy_BO, 0, 2), 600, 160, 13, { most: 0.1, hue: B, label: "dY [2, 16]" });
+    stage.arrow(700, 195, 700, 235, B, between(p, 0.1, 0.3));
+    if (p > 0.3) stage.heat(columns(gradient_OH[0], 0, 40), 580, 260, 6, { most: 0.3, hue: tensor, label: "dW2 += dYᵀ H" });
     stage.arrow(515, 260, 387, 260, infiniband, between(p, 0.4, 0.6));
     const go = between(p, 0.4, 0.7);
-    if (go > 0) stage.heat(columns(rows(hidden_BH, 0, 2), 0, 24), mix(560, 80, go), 200, 10, { hue: B, label: "dH [2, 64] = dY W2" });
-    if (p > 0.75) stage.say("dW1 += dHᵀ X", 80, 300, { fill: tensor, weight: 600 });
+    if (go > 0) stage.heat(columns(rows(dhidden_BH, 0, 2), 0, 24), mix(560, 80, go), 200, 10, { most: 0.06, hue: B, label: "dH [2, 64] = dY W2" });
+    if (p > 0.75) stage.say("dW1 += (dH · relu′)ᵀ X", 80, 300, { fill: tensor, weight: 600 });
   },
   reduce(stage, { gradient_OH, mean_OH, gradient_error }, p) {
     const { data, ink, soft, good } = palette.value;
@@ -206,9 +205,9 @@ const SCENES: Record<string, Scene> = {
     const lit: [number, number] = [Math.floor(k / 32), k % 32];
     const cell = 16;
     const part = (matrix: Matrix): Matrix => columns(rows(matrix, 0, 4), 0, 32);
-    [0, 1].forEach((n) => stage.heat(part(gradient_OH[n]), 60, 60 + n * 130, cell, { hue: data, label: `g${"₀₁"[n]} · ${t("arch.replica", { n })}`, lit }));
+    [0, 1].forEach((n) => stage.heat(part(gradient_OH[n]), 60, 60 + n * 130, cell, { most: WEIGHT, hue: data, label: `g${"₀₁"[n]} · ${t("arch.replica", { n })}`, lit }));
     const done = part(mean_OH).map((row, i) => row.map((value, j) => (i * 32 + j <= k ? value : 0)));
-    stage.heat(done, 60, 340, cell, { hue: ink, label: "g = (g₀ + g₁) ÷ 2", lit });
+    stage.heat(done, 60, 340, cell, { most: WEIGHT, hue: ink, label: "g = (g₀ + g₁) ÷ 2", lit });
     const [a, b, c] = [gradient_OH[0], gradient_OH[1], mean_OH].map((matrix) => matrix[lit[0]][lit[1]]);
     const say = (value: number, y: number, fill: string): void => stage.say(signed(value), 720, y, { size: 22, mono: true, align: "right", fill });
     say(a, 92, data); say(b, 222, data); say(c, 372, ink);

@@ -34,10 +34,14 @@ function moved(mesh: Mesh, place: Place, key: string): Place {
 
 export function Architecture({ overview }: { overview: Overview }) {
   const { data: mesh } = usePart("mesh");
+  const { data: weights } = usePart("weights");
   const [hover, setHover] = useState<Place | null>(null);
   if (!mesh) return <p class="loading">{t("frame.loading")}</p>;
   const selected = clamp(mesh, device.value);
   const lit = hover ? clamp(mesh, hover) : selected;
+  const chosen = weights?.parameters.find((one) => one.path === parameter.value);
+  const mine = chosen && String(slice(chosen, lit, mesh));
+  const copies = chosen && ((place: Place): boolean => String(slice(chosen, place, mesh)) === mine);
   const geometry = (size: Size) => grid(mesh, size, size.width < 600 ? 40 : 92, 76, 16);
   const find = (x: number, y: number, size: Size): Place | null => {
     if (!solid.value) return geometry(size).at(x, y);
@@ -58,6 +62,7 @@ export function Architecture({ overview }: { overview: Overview }) {
           <button aria-pressed={!solid.value} onClick={() => (solid.value = false)}>{t("arch.flat")}</button>
           <button aria-pressed={solid.value} onClick={() => (solid.value = true)}>{t("arch.solid")}</button>
         </div>
+        {chosen && <p class="copies"><i />{t("arch.copies", { name: chosen.path.replace(/^blocks\./, "") })}</p>}
         <LinkLegend mesh={mesh} />
       </div>
       {AXES.filter((axis) => mesh.axes[axis].crossing_nodes > 0 && axis === "tensor").map((axis) => (
@@ -70,7 +75,7 @@ export function Architecture({ overview }: { overview: Overview }) {
         draw={(pen, size) => {
           if (solid.value) return cuboid(pen, mesh, size, lit);
           const whole = geometry(size);
-          blueprint(pen, mesh, whole, lit, selected, overview.figures);
+          blueprint(pen, mesh, whole, lit, selected, { figures: overview.figures, copies });
           const bottom = whole.top + whole.perBlock * (whole.side + whole.row);
           if (whole.side < 14 && size.height - bottom > 200) detail(pen, mesh, lit, size, bottom + 30, overview.figures);
         }}
@@ -95,7 +100,7 @@ function detail(pen: Pen, mesh: Mesh, lit: Place, size: Size, top: number, figur
   const part = around(mesh, lit, 3, size.width > 700 ? 3 : 1);
   const placed = grid(part.mesh, size, 92, top + 60, 20);
   pen.path([[24, top - 8], [size.width - 24, top - 8]], { stroke: palette.value.line });
-  blueprint(pen, part.mesh, placed, part.place, part.place, figures, part.first);
+  blueprint(pen, part.mesh, placed, part.place, part.place, { figures, first: part.first });
 }
 
 function LinkLegend({ mesh }: { mesh: Mesh }) {

@@ -82,6 +82,7 @@ export function DataInspector({ overview }: { overview: Overview }) {
         <>
           <h3>{t("story.takes")}</h3>
           <p class="num">{seconds(now.total_seconds)}</p>
+          {now.key === "column" && <p class="note">{t("story.products")}</p>}
           <p class="note">{t("story.share", { share: percent(now.total_seconds / step) })}</p>
         </>
       ) : <p class="note">{t(now.axis ? "story.nothingAlone" : "story.nothing")}</p>}

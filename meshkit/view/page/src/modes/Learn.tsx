@@ -109,7 +109,7 @@ function Crossing() {
   return mesh && (
     <>
       <p class="flag">⚠ {t("arch.crosses", { n: mesh.axes.tensor.crossing_nodes, all: mesh.axes.tensor.groups, axis: "tensor" })}</p>
-      <Drawing height={190} label={t("learn.places")} draw={(pen, size) => blueprint(pen, mesh, grid(mesh, size, 84, 62, 12), { data: 0, tensor: 0, pipe: 0 }, { data: 0, tensor: 0, pipe: 0 }, null)} />
+      <Drawing height={190} label={t("learn.places")} draw={(pen, size) => blueprint(pen, mesh, grid(mesh, size, 84, 62, 12), { data: 0, tensor: 0, pipe: 0 }, { data: 0, tensor: 0, pipe: 0 }, { figures: null })} />
     </>
   );
 }

@@ -120,7 +120,7 @@ export function State({ overview }: { overview: Overview }) {
           </select>
         </label>
         {Number(overview.setting.tensor) > 1 && <label class="pick"><input type="checkbox" checked={unfolded.value} onChange={(event) => (unfolded.value = event.currentTarget.checked)} data-unfold />{t("state.unfold")}</label>}
-        {recorded && <label class="pick"><input type="checkbox" checked={withMeasured.value} onChange={(event) => (withMeasured.value = event.currentTarget.checked)} />{t("state.measured")}</label>}
+        {recorded && <label class="pick"><input type="checkbox" checked={withMeasured.value} onChange={(event) => (withMeasured.value = event.currentTarget.checked)} data-measured />{t("state.measured")}</label>}
         <ul class="legend">
           {table.kinds.map((kind) => <li key={kind}><i style={{ background: kindFill(kind) }} />{t(`state.legend.${kind}` as Key)}</li>)}
           {table.tensor_share.F > 0 && <li><i class="strip" />{t("kind.tensor")}</li>}
