@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """The command, with its options as `cli.py` reads them."""
     world, boot = prepare(options.source, options.cluster)
     if options.export is not None:
+        print("computing the layouts that the file will hold, half a minute or so", file=sys.stderr)
         size = export.write(world, boot, options.export)
         print(f"{options.export}: {size / 2**20:.1f} MiB", file=sys.stderr)
         return 0

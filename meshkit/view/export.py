@@ -6,10 +6,11 @@ from pathlib import Path
 
 from meshkit.errors import MeshkitError
 from meshkit.view import sweeps
+from meshkit.view.choices import choices
 from meshkit.view.page_file import Boot, page
 from meshkit.view.payload import PARTS, to_json
 from meshkit.view.performance import diagnosis
-from meshkit.view.setting import Setting, World, choices, parse, resolve
+from meshkit.view.setting import Setting, World, parse, resolve
 
 CONTROLS = ("data", "tensor", "pipe", "schedule", "virtual", "microbatches", "recompute", "zero")
 """Controls that the file can turn, one at a time from the first setting and from each preset."""

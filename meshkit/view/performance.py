@@ -6,8 +6,9 @@ from typing import Any
 from meshkit.planner import explain, memory
 from meshkit.planner.estimate import Estimate
 from meshkit.planner.workload import COMPUTE, parameters
+from meshkit.view.choices import Choice, changes, choices
 from meshkit.view.devices import LinkFacts, links
-from meshkit.view.setting import Case, Setting, changes, choices
+from meshkit.view.setting import Case, Setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Overview:
     setting: dict[str, Any]
     query: str
     microbatch: int
-    choices: dict[str, Any]
+    choices: dict[str, list[Choice]]
     model: ModelFacts
     cluster: ClusterFacts
     figures: Figures

@@ -1,5 +1,6 @@
 """What the page's controls say, and what it comes to: a job, a layout and a cluster, or the reason why not."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
@@ -122,30 +123,53 @@ class Case:
         return [device // self.cluster.per_node for device in range(self.cluster.devices)]
 
 
+class IllegalSettingError(MeshkitError):
+    """A setting that breaks a rule: "value", "cut", "layers", "batch", "schedule" or "nodes"."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(text)
+        self.rule = rule
+
+
+@contextlib.contextmanager
+def _rule(name: str) -> Iterator[None]:
+    """Says by which rule a setting is refused."""
+    try:
+        yield
+    except MeshkitError as error:
+        raise IllegalSettingError(name, str(error)) from None
+
+
 @functools.lru_cache(maxsize=8192)
 def resolve(world: World, setting: Setting) -> Case:
-    """The Case of a setting. Raises MeshkitError with the rule that it breaks, as `train` would."""
-    for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", flow.CLOSED)):
-        if getattr(setting, name) not in known:
-            raise MeshkitError(f"{name} = {getattr(setting, name)}: no such {name}; known: {', '.join(known)}")
-    run = _config(setting)
+    """The Case of a setting. Raises IllegalSettingError with the rule that it breaks, in the words of `train`."""
+    with _rule("value"):
+        run = _config(world, setting)
     model, mesh = world.models[setting.model], setting.mesh
-    check_cut(model, mesh, setting.sequence)
-    placement(model.layers, setting.pipe, setting.virtual)
-    size = run.microbatch_size(setting.data)
-    # The builder's rules hold for m as they do for fewer microbatches, alike modulo P.
-    flow.table(setting.schedule, setting.pipe, flow.shortened(setting.pipe, setting.microbatches), setting.virtual)
+    with _rule("cut"):
+        check_cut(model, mesh, setting.sequence)
+    with _rule("layers"):
+        placement(model.layers, setting.pipe, setting.virtual)
+    with _rule("batch"):
+        size = run.microbatch_size(setting.data)
+    with _rule("schedule"):
+        # The builder's rules hold for m as they do for fewer microbatches, alike modulo P.
+        flow.table(setting.schedule, setting.pipe, flow.shortened(setting.pipe, setting.microbatches), setting.virtual)
+    with _rule("nodes"):
+        work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence)
     layout = Layout(
         mesh, size, setting.microbatches, setting.schedule, setting.virtual, setting.recompute, setting.zero
     )
-    work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence)
     return Case(world, setting, work, Job(setting.model, model, setting.batch, setting.sequence), layout)
 
 
-def _config(setting: Setting) -> RunConfig:
-    """The keys of a config that the setting is, by the config's own rules."""
-    known = {"recompute": ("full", "selective", "none"), "zero": (0, 1, 2, 3)}
-    for name, values in known.items():
+def _config(world: World, setting: Setting) -> RunConfig:
+    """The keys of a config that the setting is. Raises MeshkitError for a value that a control cannot have."""
+    for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", flow.CLOSED)):
+        if getattr(setting, name) not in known:
+            raise MeshkitError(f"{name} = {getattr(setting, name)}: no such {name}; known: {', '.join(known)}")
+    policies = {"recompute": ("full", "selective", "none"), "zero": (0, 1, 2, 3)}
+    for name, values in policies.items():
         if getattr(setting, name) not in values:
             raise MeshkitError(f"{name} = {getattr(setting, name)}: it is one of {', '.join(map(str, values))}")
     for field in dataclasses.fields(setting):
@@ -168,96 +192,7 @@ def _workload(world: World, model: str, kind: str, devices: int, sequence: int) 
     return workload(Job(model, world.models[model], 1, sequence), cluster)
 
 
-# --- choices --------------------------------------------------------------------------------------
-
-
-VALUES: dict[str, tuple[Any, ...]] = {
-    "data": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512),
-    "tensor": (1, 2, 4, 8, 16, 32),
-    "pipe": (1, 2, 3, 4, 5, 8, 10, 16, 20, 32),
-    "schedule": tuple(flow.CLOSED),
-    "virtual": (1, 2, 4, 5, 8),
-    "microbatches": (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512),
-    "recompute": ("full", "selective", "none"),
-    "zero": (0, 1, 2, 3),
-    "batch": (8, 16, 24, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096),
-    "sequence": (128, 512, 1024, 2048, 4096, 8192, 16384, 32768),
-}
-"""What a control offers besides the present value. Models and clusters: all that the world has."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """A value of a control. change: the controls that differ when it is chosen, itself and those that must follow.
-
-    reason: why it cannot be chosen, "" when it can. fits: whether a device's memory holds it.
-    """
-
-    value: int | str
-    change: dict[str, int | str]
-    reason: str = ""
-    fits: bool = True
-
-
-@functools.lru_cache(maxsize=256)
-def choices(world: World, setting: Setting) -> dict[str, list[Choice]]:
-    """Control -> its choices in order, the present one among them."""
-    values = VALUES | {"model": tuple(world.models), "cluster": tuple(world.clusters)}
-    found = {}
-    for name, offered in values.items():
-        now = getattr(setting, name)
-        wanted = sorted({*offered, now}) if isinstance(now, int) else offered
-        found[name] = [_choice(world, setting, name, value) for value in wanted]
-    return found
-
-
-def _choice(world: World, setting: Setting, name: str, value: int | str) -> Choice:
-    try:
-        case = adapted(world, setting, name, value)
-    except MeshkitError as error:
-        return Choice(value, {}, str(error))
-    return Choice(value, changes(setting, case.setting), fits=case.estimate.fits)
-
-
-def changes(old: Setting, new: Setting) -> dict[str, int | str]:
-    """The controls that differ, with their new values."""
-    before, after = dataclasses.asdict(old), dataclasses.asdict(new)
-    return {name: value for name, value in after.items() if value != before[name]}
-
-
-def adapted(world: World, setting: Setting, name: str, value: int | str) -> Case:
-    """The setting with one control changed, and no more of the others than the change needs.
-
-    Chunks follow the schedule, microbatches keep their size where they can. Raises the MeshkitError of the plain change
-    when nothing near is legal.
-    """
-    wanted = setting.but({name: value})
-    if name == "schedule":
-        wanted = dataclasses.replace(wanted, virtual=max(2, setting.virtual) if value == "interleaved" else 1)
-    if name == "virtual" and value != 1:
-        wanted = dataclasses.replace(wanted, schedule="interleaved")
-    if name == "model" and value in world.models:
-        wanted = dataclasses.replace(wanted, sequence=min(setting.sequence, world.models[str(value)].context))
-    refused: MeshkitError | None = None
-    for candidate in [wanted, *(_resplit(setting, wanted) if name != "microbatches" else ())]:
-        try:
-            return resolve(world, candidate)
-        except MeshkitError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
-
-
-def _resplit(before: Setting, wanted: Setting) -> Iterator[Setting]:
-    """The setting with other numbers of microbatches, those first whose samples are nearest to what they were."""
-    if wanted.data == 0 or wanted.batch % wanted.data:
-        return
-    share = wanted.batch // wanted.data
-    size = max(1, before.batch // (before.data * before.microbatches))
-    splits = [m for m in range(1, share + 1) if share % m == 0]
-    for m in sorted(splits, key=lambda m: (abs(share // m - size), -m)):
-        yield dataclasses.replace(wanted, microbatches=m)
-
+# --- settings with a name -------------------------------------------------------------------------
 
 PRESETS_OF_THE_PAGE: dict[str, Setting] = {
     "8×4×2": Setting(),

@@ -7,7 +7,8 @@ from meshkit.planner import search
 from meshkit.planner.estimate import Estimate
 from meshkit.planner.layout import Job
 from meshkit.planner.workload import Workload
-from meshkit.view.setting import Case, Setting, adapted, changes, choices
+from meshkit.view.choices import adapted, changes, choices
+from meshkit.view.setting import Case, Setting
 
 BEST = 40
 """Rows of the table of layouts."""

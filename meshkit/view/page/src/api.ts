@@ -3,7 +3,7 @@
 export type Value = number | string;
 export type Setting = Record<string, Value>;
 
-export interface Choice { value: Value; change: Setting; reason: string; fits: boolean }
+export interface Choice { value: Value; change: Setting; rule: string; reason: string; fits: boolean }
 export interface LinkFacts {
   level: string; name: string; bytes_per_second: number; reached_bytes_per_second: number; latency_seconds: number;
 }

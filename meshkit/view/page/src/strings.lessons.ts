@@ -10,7 +10,6 @@ export const lessonStrings = {
   "learn.code": ["In the code", "代码位置"],
   "learn.next": ["Next", "下一章"],
   "learn.contents": ["Chapters", "章节"],
-  "learn.answer": ["Answer", "回答"],
 
   "learn.cuts": ["Three ways to cut", "三种切法"],
   "learn.cuts.text": [

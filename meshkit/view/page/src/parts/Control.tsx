@@ -1,16 +1,18 @@
 // A control over Python's choices: the value, one step to each side, all values in a list, the reason at each that is
 // not legal. A number can also be dragged.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { AxisName, Choice } from "../api";
-import { change, reachable, setting } from "../store";
-import { t, type Key } from "../strings";
+import { change, lang, reachable, setting } from "../store";
+import { t, word, type Key } from "../strings";
 
 interface Props { name: string; choices: Choice[]; axis?: AxisName; wide?: boolean }
 
-/** Why a choice cannot be made here; "" when it can. */
-export const refused = (choice: Choice): string =>
-  choice.reason || (reachable(choice.change) ? "" : t("frame.notHere"));
+/** Why a choice cannot be made here; "" when it can. The reason is Python's own sentence, in English. */
+export const refused = (choice: Choice): string => {
+  if (!choice.reason) return reachable(choice.change) ? "" : t("frame.notHere");
+  return lang.value === "en" ? choice.reason : `${word("rule", choice.rule)}（${choice.reason}）`;
+};
 
 const PIXELS_A_STEP = 18;
 
@@ -70,7 +72,20 @@ export function Control({ name, choices, axis, wide }: Props) {
   );
 }
 
+const [WIDTH, MARGIN] = [248, 8];
+
 function Options({ name, choices, now, close, pick }: { name: string; choices: Choice[]; now: number; close: () => void; pick: (choice: Choice) => void }) {
+  const list = useRef<HTMLDivElement>(null);
+  // Below its control, or above where there is more room; panels scroll, so it hangs from the window.
+  useLayoutEffect(() => {
+    const { top, bottom, right } = list.current!.parentElement!.getBoundingClientRect();
+    const style = list.current!.style;
+    const below = innerHeight - bottom - MARGIN;
+    style.left = `${Math.max(MARGIN, right - WIDTH)}px`;
+    style.maxHeight = `${Math.min(320, Math.max(below, top - MARGIN))}px`;
+    if (below < Math.min(320, list.current!.scrollHeight) && top > below) style.bottom = `${innerHeight - top}px`;
+    else style.top = `${bottom}px`;
+  }, []);
   const move = (event: KeyboardEvent): void => {
     const list = [...(event.currentTarget as HTMLElement).children] as HTMLElement[];
     const at = list.indexOf(document.activeElement as HTMLElement);
@@ -84,7 +99,7 @@ function Options({ name, choices, now, close, pick }: { name: string; choices: C
     list[Math.max(0, Math.min(list.length - 1, to))].focus();
   };
   return (
-    <div class="options" role="listbox" aria-labelledby={`label-${name}`} onKeyDown={move}>
+    <div class="options" ref={list} role="listbox" aria-labelledby={`label-${name}`} onKeyDown={move}>
       {choices.map((choice, k) => {
         const why = refused(choice);
         const others = Object.entries(choice.change).filter(([other]) => other !== name);
