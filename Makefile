@@ -8,7 +8,7 @@ VENV := .venv$(if $(filter python3,$(PYTHON)),,-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 TYPES := .cache/types
 
-.PHONY: train test lint bench planner-report clean
+.PHONY: train test page lint bench planner-report clean
 
 train: $(VENV)/.run
 	$(BIN)/meshkit train launch/configs/quickstart.toml
@@ -31,6 +31,10 @@ bench: $(VENV)/.dev
 REPORT := .cache/planner-report
 planner-report: $(VENV)/.dev
 	$(BIN)/python -m meshkit.planner.evidence.report $(EVIDENCE) --out $(REPORT) $(if $(JSON),--json)
+
+# The page of `meshkit view`, whose build is committed: needs Node 20 or newer; users don't.
+page:
+	cd meshkit/view/page && npm ci && npm run build
 
 clean:
 	rm -rf .venv .venv-* .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

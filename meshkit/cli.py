@@ -1,4 +1,4 @@
-"""The command line: `meshkit train | verify | schedule | plan | compile | demo | data | checkpoint`.
+"""The command line: `meshkit train | verify | schedule | plan | compile | view | demo | data | checkpoint`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
@@ -23,6 +23,7 @@ from meshkit.data import command as data
 from meshkit.errors import MeshkitError
 from meshkit.overrides import key_help, split_overrides
 from meshkit.planner import arguments as planner
+from meshkit.view import arguments as view
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -168,6 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     planner.add(commands)
+    view.add(commands)
     add_command(commands, "demo", _demo, "a perceptron cut in every way, against NumPy")
 
     data.add(commands)

@@ -11,8 +11,10 @@ Run = Callable[[argparse.Namespace, dict[str, Any]], int]
 """(options, overrides of the config) -> exit code."""
 
 
-def add_command(commands: Any, name: str, run: Run, purpose: str, usage: str | None = None) -> argparse.ArgumentParser:
-    """A sub-command with --json, dispatched to `run(options, overrides)`."""
+def add_command(
+    commands: Any, name: str, run: Run, purpose: str, usage: str | None = None, json_result: bool = True
+) -> argparse.ArgumentParser:
+    """A sub-command with --json (if it has a result), dispatched to `run(options, overrides)`."""
     command = commands.add_parser(
         name,
         help=purpose,
@@ -21,7 +23,8 @@ def add_command(commands: Any, name: str, run: Run, purpose: str, usage: str | N
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    command.add_argument("--json", action="store_true", help="print the result as JSON, for a program")
+    if json_result:
+        command.add_argument("--json", action="store_true", help="print the result as JSON, for a program")
     command.set_defaults(run=run)
     return command
 

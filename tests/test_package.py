@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
+KINDS = ("*.py", "*.toml", "py.typed", "static/index.html")
+
+
 def run(*words: str | Path, cwd: Path) -> str:
     done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
@@ -39,7 +42,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     tmp = tmp_path_factory.mktemp("package")
     source, work, env = tmp / "source", tmp / "work", tmp / "env"
     # A copy, so that what an earlier build left behind cannot slip in.
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "runs", "shared", "*.egg-info"))
+    shutil.copytree(
+        ROOT,
+        source,
+        ignore=shutil.ignore_patterns(".*", "build", "dist", "runs", "shared", "node_modules", "*.egg-info"),
+    )
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp, cwd=source)
     [wheel] = tmp.glob("*.whl")
 
@@ -57,7 +64,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def test_wheel_holds_the_whole_tree_under_one_name(installed: Installed) -> None:
     held = {name for name in zipfile.ZipFile(installed.wheel).namelist() if ".dist-info/" not in name}
     homes = {"meshkit": "meshkit", "models": "meshkit/models", "launch": "meshkit/launch"}
-    paths = [path for home in homes for kind in ("*.py", "*.toml", "py.typed") for path in (ROOT / home).rglob(kind)]
+    paths = [path for home in homes for kind in KINDS for path in (ROOT / home).rglob(kind)]
     relative = [path.relative_to(ROOT) for path in paths]
     assert held == {f"{homes[path.parts[0]]}/{'/'.join(path.parts[1:])}" for path in relative}
 

@@ -1,0 +1,8 @@
+"""`meshkit view`: 3D parallelism that one can see. Python computes every number; the page draws them.
+
+setting.py says what a setting of the page's controls is and when it is legal, choices.py what each control offers
+around it. devices.py, weights.py, schedules.py, storyboard.py, perceptron.py, performance.py and sweeps.py each
+answer a part of the page for a setting; payload.py names the parts. server.py serves them on localhost, export.py
+puts a precomputed set into one file. page/ is the page's source (TypeScript), static/ its committed build
+(`make page`). No JAX until weights are asked for, and never a backend.
+"""

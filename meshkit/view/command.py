@@ -1,0 +1,104 @@
+"""`meshkit view`: from a config, a run's folder or nothing to the page."""
+
+import argparse
+import json
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from meshkit.config import RunConfig, load
+from meshkit.errors import MeshkitError
+from meshkit.mesh import resolve as resolve_mesh
+from meshkit.models.presets import sizes
+from meshkit.planner import flow
+from meshkit.view import export
+from meshkit.view.page_file import Boot, Preset
+from meshkit.view.server import HOST, server
+from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Setting, World, resolve
+
+CONFIG_FILE = "config.toml"
+TIMELINE = Path("profile") / "timeline.json"
+"""Of a run's folder; the timeline is there after `meshkit train --profile`."""
+
+OWN_PRESET = "config"
+"""The preset's name, and the model's: the user's own."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command, with its options as `cli.py` reads them."""
+    world, boot = prepare(options.source, options.cluster)
+    if options.export is not None:
+        print("computing the layouts that the file will hold, half a minute or so", file=sys.stderr)
+        size = export.write(world, boot, options.export)
+        print(f"{options.export}: {size / 2**20:.1f} MiB", file=sys.stderr)
+        return 0
+    serving = server(world, boot, options.port)
+    address = f"http://{HOST}:{serving.server_port}/"
+    print(f"{address} (Ctrl-C ends it)", file=sys.stderr)
+    if not options.no_browser:
+        webbrowser.open(address)
+    with serving:
+        serving.serve_forever()
+    return 0
+
+
+def prepare(source: str | None, cluster: str) -> tuple[World, Boot]:
+    """What there is to choose from, and the first setting: a config's or a run's, else Llama-3-70B on 64 GPUs.
+
+    Raises MeshkitError for a source that is neither, and for a config whose layout cannot be drawn.
+    """
+    own, measured = None, None
+    if source is None:
+        world, first = World.of(), Setting(cluster=cluster)
+    else:
+        path = Path(source)
+        if path.is_dir():
+            measured, path = _timeline(path), path / CONFIG_FILE
+        config = load(path)
+        world = World.of(sizes(config.model))
+        first = own = of_config(config, cluster)
+    resolve(world, first)
+    presets = ({OWN_PRESET: own} if own else {}) | PRESETS_OF_THE_PAGE
+    named = [Preset(name, setting.query) for name, setting in presets.items()]
+    lessons = {name: setting.query for name, setting in LESSONS.items()}
+    return world, Boot(first.query, named, lessons, measured)
+
+
+def of_config(config: RunConfig, cluster: str) -> Setting:
+    """The setting of a run. Raises MeshkitError when its mesh leaves an axis open, or its schedule is a file."""
+    mesh, pipeline = config.mesh, config.pipeline
+    if config.devices is not None:
+        mesh = resolve_mesh(mesh, config.devices)
+    if -1 in mesh.sizes.values():
+        raise MeshkitError(f"mesh {mesh}: the view needs to know how many devices: set mesh.data, or devices")
+    if pipeline.schedule not in flow.CLOSED:
+        raise MeshkitError(
+            f"pipeline.schedule = {pipeline.schedule!r}: the view knows {', '.join(flow.CLOSED)}; "
+            f"meshkit schedule {pipeline.schedule} draws a file"
+        )
+    return Setting(
+        OWN_PRESET,
+        cluster,
+        mesh.data,
+        mesh.tensor,
+        mesh.pipe,
+        pipeline.schedule,
+        pipeline.virtual,
+        pipeline.microbatches,
+        config.recompute,
+        config.zero,
+        config.data.batch,
+        config.data.sequence,
+    )
+
+
+def _timeline(folder: Path) -> dict[str, Any] | None:
+    """What `meshkit train --profile` recorded in a run's folder, None without."""
+    path = folder / TIMELINE
+    if not path.exists():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise MeshkitError(f"{path}: cannot be read as a timeline: {error}") from None

@@ -1,0 +1,257 @@
+// Stages over time, the cursor, and what is stored at it; two schedules one over the other.
+
+import { signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+import { boot, toQuery, type Overview, type Table } from "../api";
+import { axis, CAUSES, gantt, idleOf, joined, KINDS, kindFill, pitchOf, scale, total, when, type Clock, type Frame } from "../draw/gantt";
+import { measured, measuredHeight, measuredOf } from "../draw/measured";
+import { spotAt, trail, type Spot } from "../draw/path";
+import type { Pen } from "../draw/pen";
+import { bytes, percent, seconds } from "../format";
+import { MEMORY, memoryColour, palette } from "../palette";
+import { refused } from "../parts/Control";
+import { Drawing, type Size } from "../parts/Drawing";
+import { Player } from "../parts/Player";
+import { against, cursor, query, setting, usePart } from "../store";
+import { t, type Key } from "../strings";
+
+const clock = signal<Clock>("ticks");
+export const recorded = boot.measured && measuredOf(boot.measured.traceEvents);
+const withMeasured = signal(!!recorded);
+const unfolded = signal(false);
+const LEFT = 84;
+const RIGHT = 20;
+const TITLE = 58; // height of a schedule's heading and axis
+const NARROWEST = 15; // pixels of a tick in which its microbatch can be read
+
+/** The setting of the other schedule, when one is compared. */
+function useOther(overview: Overview): Table | null {
+  const choice = overview.choices.schedule.find((one) => one.value === against.value && !refused(one));
+  const { data, stale } = usePart("schedule", choice ? toQuery({ ...setting.value, ...choice.change }) : query.value);
+  return choice && !stale ? data : null;
+}
+
+/** Where the cursor's tick begins on a clock. */
+const timeOf = (table: Table, tick: number): number =>
+  clock.value === "ticks" ? tick : clock.value === "ms" ? table.tick_ms[tick] : (tick / table.ticks) * table.free_ms;
+
+export function State({ overview }: { overview: Overview }) {
+  const { data: table } = usePart("schedule");
+  const other = useOther(overview);
+  const [width, setWidth] = useState(800);
+  const [from, setFrom] = useState(0);
+  const [hover, setHover] = useState<{ spot: Spot; table: Table; x: number; y: number } | null>(null);
+  const longest = table ? Math.max(total(table, clock.value), other ? total(other, clock.value) : 0) : 1;
+  const perTick = table ? total(table, clock.value) / table.ticks : 1;
+  const span = Math.min(longest, ((width - LEFT - RIGHT) / NARROWEST) * perTick);
+  const at = table ? Math.min(cursor.value, table.ticks - 1) : 0;
+  const now = table ? timeOf(table, at) : 0;
+  // The window follows the cursor when it would leave it.
+  useEffect(() => {
+    if (now < from) setFrom(Math.max(0, now - span * 0.1));
+    else if (now + perTick > from + span) setFrom(Math.min(longest - span, now - span * 0.5));
+    else if (from + span > longest) setFrom(Math.max(0, longest - span));
+  }, [now, span, longest]);
+  if (!table) return <p class="loading">{t("frame.loading")}</p>;
+
+  const shownTables = other ? [table, other] : [table];
+  const most = Math.max(1, ...shownTables.flatMap((one) => one.in_flight.map((row) => Math.max(...row))));
+  const below = withMeasured.value && recorded ? recorded : null;
+  const frames = (size: Size): Frame[] => {
+    const rows = shownTables.reduce((n, one) => n + one.stages, 0);
+    const room = size.height - 40 - TITLE * (shownTables.length + (below ? 1 : 0));
+    const peers = unfolded.value ? Number(overview.setting.tensor) : 1;
+    const pitch = Math.max(14, Math.min(180, room / (rows + (below ? below.devices.length * 0.7 : 0))));
+    const rowHeight = Math.max(peers > 1 ? 7 : 8, Math.min(64, (pitch * (peers > 1 ? 0.8 : 0.6)) / peers));
+    const areaHeight = Math.max(0, Math.min(72, pitch - rowHeight * peers - 8));
+    const frame = { x: LEFT, y: 0, width: size.width - LEFT - RIGHT, from, to: from + span, rowHeight, areaHeight, peers };
+    let y = TITLE;
+    return shownTables.map((one) => {
+      const mine = { ...frame, y };
+      y += one.stages * pitchOf(frame) + TITLE;
+      return mine;
+    });
+  };
+  const draw = (pen: Pen, size: Size): void => {
+    if (size.width !== width) queueMicrotask(() => setWidth(size.width));
+    const placed = frames(size);
+    shownTables.forEach((one, k) => {
+      const frame = placed[k];
+      title(pen, one, frame);
+      gantt(pen, one, clock.value, frame, most);
+      if (hover && hover.table === one && hover.spot.action >= 0) trail(pen, one, clock.value, frame, hover.spot.action);
+    });
+    cursorLine(pen, placed, table, at);
+    const bottom = placed.at(-1)!;
+    if (below) {
+      const y = bottom.y + shownTables.at(-1)!.stages * pitchOf(bottom) + TITLE;
+      pen.text(t("state.measured"), bottom.x, y - 22, { size: 14, weight: 600, fill: palette.value.ink });
+      pen.text(seconds((below.to - below.from) / 1e3), bottom.x + bottom.width, y - 22, { size: 12, align: "right", fill: palette.value.soft });
+      const rowHeight = Math.min(bottom.rowHeight, Math.max(8, (size.height - y - 34) / below.devices.length - 8));
+      measured(pen, below, { ...bottom, y, rowHeight });
+      if (y + measuredHeight(below, bottom) > size.height - 30) return;
+    }
+    overviewStrip(pen, table, size, { ...bottom, from: 0, to: longest }, from, from + span);
+  };
+  const seek = (x: number, size: Size, y: number): void => {
+    const strip = y > size.height - 30;
+    const frame = frames(size)[0];
+    const [a, b] = strip ? [0, longest] : [frame.from, frame.to];
+    const time = a + ((x - LEFT) / frame.width) * (b - a);
+    const tick = clock.value === "ms" ? table.tick_ms.findLastIndex((start) => start <= time) : Math.floor((time / total(table, clock.value)) * table.ticks);
+    cursor.value = Math.max(0, Math.min(table.ticks - 1, tick));
+  };
+  const label = `${t("state.tick")} ${at + 1}/${table.ticks}${clock.value === "ticks" ? "" : ` · ${seconds(now / 1e3)}`}`;
+  return (
+    <>
+      <div class="toolbar">
+        <div class="segmented" role="group">
+          {(["ticks", "ms", "free"] as Clock[]).map((one) => (
+            <button key={one} aria-pressed={clock.value === one} onClick={() => { clock.value = one; setFrom(0); }}>{t(`state.${one}` as Key)}</button>
+          ))}
+        </div>
+        <label class="pick">
+          {t("state.compare")}
+          <select value={against.value} onChange={(event) => (against.value = event.currentTarget.value)} data-compare>
+            <option value="">{t("state.nothing")}</option>
+            {overview.choices.schedule.filter((one) => one.value !== overview.setting.schedule).map((one) => (
+              <option key={one.value} value={one.value} disabled={!!refused(one)} title={refused(one)}>{one.value}</option>
+            ))}
+          </select>
+        </label>
+        {Number(overview.setting.tensor) > 1 && <label class="pick"><input type="checkbox" checked={unfolded.value} onChange={(event) => (unfolded.value = event.currentTarget.checked)} data-unfold />{t("state.unfold")}</label>}
+        {recorded && <label class="pick"><input type="checkbox" checked={withMeasured.value} onChange={(event) => (withMeasured.value = event.currentTarget.checked)} data-measured />{t("state.measured")}</label>}
+        <ul class="legend">
+          {table.kinds.map((kind) => <li key={kind}><i style={{ background: kindFill(kind) }} />{t(`state.legend.${kind}` as Key)}</li>)}
+          {table.tensor_share.F > 0 && <li><i class="strip" />{t("kind.tensor")}</li>}
+          <li><i class="dotted" />{t("state.idle")}</li>
+          <li><i class="area" />{t("state.inFlight")}</li>
+        </ul>
+      </div>
+      <Drawing
+        main
+        label={t("state.drawing")}
+        draw={draw}
+        cursor="ew-resize"
+        onPoint={(x, y, down, size) => {
+          if (down) seek(x, size, y);
+          const found = frames(size).map((frame, k) => [spotAt(shownTables[k], clock.value, frame, x, y), shownTables[k]] as const).find(([spot]) => spot);
+          setHover(found ? { spot: found[0]!, table: found[1], x, y } : null);
+        }}
+        onLeave={() => setHover(null)}
+        onKey={(event) => {
+          const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
+          if (!by) return;
+          event.preventDefault();
+          cursor.value = Math.max(0, Math.min(table.ticks - 1, at + by));
+        }}
+      />
+      {hover && <Tip {...hover} width={width} />}
+      <Player at={at} last={table.ticks - 1} onMove={(to) => (cursor.value = to)} label={label} pace={4} />
+    </>
+  );
+}
+
+function Tip({ spot, table, x, y, width }: { spot: Spot; table: Table; x: number; y: number; width: number }) {
+  const a = table.actions;
+  const lasts = clock.value === "ticks" ? "" : ` · ${seconds((spot.to - spot.from) / 1e3)}`;
+  const words = spot.action < 0
+    ? t(`cause.${CAUSES[spot.cause]}` as Key)
+    : t(`state.${KINDS[a.kind[spot.action]]}` as Key, { n: a.microbatch[spot.action] }) + (table.chunks > 1 ? `, ${t("state.chunk", { n: a.chunk[spot.action] })}` : "");
+  return (
+    <div class="tip" role="tooltip" style={{ left: `${Math.max(8, Math.min(x + 14, width - 260))}px`, top: `${y + 64}px` }}>
+      <b class="pipe">{t("state.stage", { n: spot.stage })}</b> {words}{lasts}
+    </div>
+  );
+}
+
+function title(pen: Pen, table: Table, frame: Frame): void {
+  const colours = palette.value;
+  const free = clock.value === "free";
+  const time = free ? table.free_ms : table.tick_ms[table.ticks];
+  pen.text(table.name, frame.x, frame.y - 40, { size: 14, weight: 600, fill: colours.ink });
+  pen.text(
+    `${t("state.total", { ticks: table.ticks, time: seconds(time / 1e3) })} · ${t("state.bubble", { share: percent(free ? table.free_bubble : table.bubble) })}`,
+    frame.x + frame.width, frame.y - 40, { size: 12, align: "right", fill: colours.soft },
+  );
+  axis(pen, clock.value, frame, frame.y - 12);
+}
+
+function cursorLine(pen: Pen, frames: Frame[], table: Table, at: number): void {
+  const colours = palette.value;
+  const frame = frames[0];
+  const x = scale(frame);
+  const [a, b] = [x(timeOf(table, at)), x(timeOf(table, at + 1))];
+  if (b < frame.x || a > frame.x + frame.width) return;
+  const last = frames.at(-1)!;
+  const bottom = last.y + table.stages * pitchOf(last);
+  pen.rect(a, frame.y - 6, Math.max(1, b - a), bottom - frame.y, { fill: colours.ink, alpha: 0.09 });
+  pen.path([[a, frame.y - 6], [a, bottom - 6]], { stroke: colours.ink, width: 1.5 });
+  pen.path([[a - 5, frame.y - 12], [a + 5, frame.y - 12], [a, frame.y - 5]], { fill: colours.ink, closed: true });
+}
+
+/** The whole schedule in a line, the part above framed. */
+function overviewStrip(pen: Pen, table: Table, size: Size, frame: Frame, from: number, to: number): void {
+  if (to - from >= frame.to * 0.999) return;
+  const colours = palette.value;
+  const x = scale(frame);
+  const y = size.height - 22;
+  const each = 12 / table.stages;
+  pen.rect(frame.x, y, frame.width, 12, { fill: colours.sunken });
+  for (let k = 0; k < table.actions.tick.length; k++) {
+    const [a, b] = when(table, clock.value, k);
+    pen.rect(x(a), y + table.actions.stage[k] * each, Math.max(0.5, x(b) - x(a)), each, { fill: kindFill(KINDS[table.actions.kind[k]]), alpha: 0.7 });
+  }
+  pen.rect(x(from), y - 3, x(to) - x(from), 18, { stroke: colours.ink, width: 1.5, radius: 3 });
+}
+
+// --- the inspector ----------------------------------------------------------------------------------
+
+export function StateInspector({ overview }: { overview: Overview }) {
+  const { data: table } = usePart("schedule");
+  const other = useOther(overview);
+  if (!table) return null;
+  return (
+    <div class="inspector" aria-live="polite">
+      <h2>{t("state.now")}</h2>
+      <Now table={table} overview={overview} />
+      {other && (<><h2>{other.name}</h2><Now table={other} overview={overview} /></>)}
+    </div>
+  );
+}
+
+function Now({ table, overview }: { table: Table; overview: Overview }) {
+  const at = Math.min(cursor.value, table.ticks - 1);
+  const doing: string[][] = Array.from({ length: table.stages }, () => []);
+  const { tick, stage, kind, microbatch, chunk } = table.actions;
+  for (let k = 0; k < tick.length; k++)
+    if (tick[k] === at) {
+      const chunkWord = table.chunks > 1 ? `, ${t("state.chunk", { n: chunk[k] })}` : "";
+      doing[stage[k]].push(t(`state.${KINDS[kind[k]]}` as Key, { n: microbatch[k] }) + chunkWord);
+    }
+  const causes = new Map<number, number>();
+  for (const gap of joined(idleOf(table, "ticks"))) if (gap.start <= at && at < gap.end) causes.set(gap.stage, gap.cause);
+  const resident = Object.values(table.resident_bytes).reduce((a, b) => a + b, 0);
+  const reserve = overview.cluster.reserve_bytes;
+  return (
+    <ol class="now">
+      {doing.map((actions, s) => {
+        const cause = causes.get(s);
+        const memory = { ...table.resident_bytes, activations: table.in_use_bytes[at][s] };
+        const sum = resident + table.in_use_bytes[at][s] + reserve;
+        return (
+          <li key={s}>
+            <h3 class="pipe">{t("state.stage", { n: s })} <span class="num">{bytes(sum)}</span></h3>
+            {actions.map((one) => <p key={one}>{one}</p>)}
+            {cause !== undefined && <p class="cause">{t(`cause.${CAUSES[cause]}` as Key)}</p>}
+            <div class="bar" title={t("state.memoryNow")}>
+              {MEMORY.map((kind) => <i key={kind} style={{ width: `${(((kind === "reserve" ? reserve : memory[kind as "activations"]) ?? 0) / Math.max(table.capacity_bytes, resident + table.reserved_bytes + reserve)) * 100}%`, background: memoryColour(kind) }} />)}
+              <b class={resident + table.reserved_bytes + reserve > table.capacity_bytes ? "over" : ""} style={{ left: `${(table.capacity_bytes / Math.max(table.capacity_bytes, resident + table.reserved_bytes + reserve)) * 100}%` }} />
+            </div>
+            <p class="note num">{t("state.inFlight")} {table.in_flight[at][s]}, {bytes(table.in_use_bytes[at][s])} · {t("state.reserved")} {bytes(table.reserved_bytes)}</p>
+          </li>
+        );
+      })}
+    </ol>
+  );
+}

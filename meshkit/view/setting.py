@@ -1,0 +1,217 @@
+"""What the page's controls say, and what it comes to: a job, a layout and a cluster, or the reason why not."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from meshkit.config import DataConfig, MeshShape, ModelConfig, PipelineConfig, RunConfig
+from meshkit.errors import MeshkitError, nearest
+from meshkit.models.presets import PRESETS, Sizes, check_cut, sizes
+from meshkit.pipeline.placement import Placement
+from meshkit.planner import flow
+from meshkit.planner.cluster import Cluster, regular
+from meshkit.planner.estimate import Estimate, estimate_on, workload
+from meshkit.planner.hardware import CATALOGUE, GIGA, MICRO, Accelerator, Link
+from meshkit.planner.layout import Job, Layout, placement
+from meshkit.planner.workload import Workload
+
+NODES_OF_A_RACK = 4
+"""Of 8 devices of 700 W with their host: what a rack of 40 kW cools."""
+
+ETHERNET = Link("Ethernet", 12.5 * GIGA, 20 * MICRO)
+"""100 Gb/s a device between racks. Latency assumed: a routed fabric of a few switches."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Every control of the page. batch: samples of a step over all replicas; sequence: tokens of a sample."""
+
+    model: str = "llama3-70b"
+    cluster: str = "h100"
+    data: int = 8
+    tensor: int = 4
+    pipe: int = 2
+    schedule: str = "1f1b"
+    virtual: int = 1
+    microbatches: int = 64
+    recompute: str = "full"
+    zero: int = 1
+    batch: int = 512
+    sequence: int = 4096
+
+    @property
+    def mesh(self) -> MeshShape:
+        """data × tensor × pipe."""
+        return MeshShape(data=self.data, tensor=self.tensor, pipe=self.pipe)
+
+    def but(self, change: Mapping[str, Any]) -> "Setting":
+        """With some controls changed."""
+        return dataclasses.replace(self, **change)
+
+    @property
+    def query(self) -> str:
+        """As the query of a URL: every field, in order."""
+        return urlencode(dataclasses.asdict(self))
+
+
+def parse(query: str) -> Setting:
+    """The Setting that a URL's query says; what it leaves out is the default.
+
+    Raises MeshkitError for an unknown field or a value of another type.
+    """
+    fields = {field.name: field for field in dataclasses.fields(Setting)}
+    values: dict[str, Any] = {}
+    for name, text in parse_qsl(query):
+        if name not in fields:
+            raise MeshkitError(f"{name} = {text}: no such control; {nearest(name, fields)}")
+        if isinstance(fields[name].default, int):
+            if not text.isdecimal() or int(text) > 10**6:
+                raise MeshkitError(f"{name} = {text}: it is a whole number")
+            values[name] = int(text)
+        else:
+            values[name] = text
+    return Setting(**values)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class World:
+    """What there is to choose from: models by name, and clusters as (device, link between racks)."""
+
+    models: Mapping[str, Sizes]
+    clusters: Mapping[str, tuple[Accelerator, Link]]
+
+    @classmethod
+    def of(cls, own: Sizes | None = None) -> "World":
+        """All presets and the catalogue's devices; `own`, a config's model, as "config"."""
+        models = {name: sizes(ModelConfig(preset=name)) for name in PRESETS}
+        clusters = {name: (device, device.network) for name, device in CATALOGUE.items()}
+        clusters["h100-ethernet"] = (CATALOGUE["h100"], ETHERNET)
+        return cls(({"config": own} if own else {}) | models, clusters)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """A setting that is legal, and what it stands for."""
+
+    world: World
+    setting: Setting
+    work: Workload
+    job: Job
+    layout: Layout
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices, as many as the mesh takes."""
+        return self.work.cluster
+
+    @functools.cached_property
+    def estimate(self) -> Estimate:
+        """The planner's estimate."""
+        return estimate_on(self.work, self.job, self.layout)
+
+    @property
+    def placement(self) -> Placement:
+        """Which layers sit on which stage."""
+        return placement(self.job.sizes.layers, self.setting.pipe, self.setting.virtual)
+
+    @property
+    def nodes(self) -> list[int]:
+        """The node of each device, in the order of devices."""
+        return [device // self.cluster.per_node for device in range(self.cluster.devices)]
+
+
+class IllegalSettingError(MeshkitError):
+    """A setting that breaks a rule: "value", "cut", "layers", "batch", "schedule" or "nodes"."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(text)
+        self.rule = rule
+
+
+@contextlib.contextmanager
+def _rule(name: str) -> Iterator[None]:
+    """Says by which rule a setting is refused."""
+    try:
+        yield
+    except MeshkitError as error:
+        raise IllegalSettingError(name, str(error)) from None
+
+
+@functools.lru_cache(maxsize=8192)
+def resolve(world: World, setting: Setting) -> Case:
+    """The Case of a setting. Raises IllegalSettingError with the rule that it breaks, in the words of `train`."""
+    with _rule("value"):
+        run = _config(world, setting)
+    model, mesh = world.models[setting.model], setting.mesh
+    with _rule("cut"):
+        check_cut(model, mesh, setting.sequence)
+    with _rule("layers"):
+        placement(model.layers, setting.pipe, setting.virtual)
+    with _rule("batch"):
+        size = run.microbatch_size(setting.data)
+    with _rule("schedule"):
+        # The builder's rules hold for m as they do for fewer microbatches, alike modulo P.
+        steady = flow.STEADY * setting.pipe
+        m = min(setting.microbatches, steady + setting.microbatches % setting.pipe)
+        flow.table(setting.schedule, setting.pipe, m, setting.virtual)
+    with _rule("nodes"):
+        work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence)
+    layout = Layout(
+        mesh, size, setting.microbatches, setting.schedule, setting.virtual, setting.recompute, setting.zero
+    )
+    return Case(world, setting, work, Job(setting.model, model, setting.batch, setting.sequence), layout)
+
+
+def _config(world: World, setting: Setting) -> RunConfig:
+    """The keys of a config that the setting is. Raises MeshkitError for a value that a control cannot have."""
+    for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", flow.CLOSED)):
+        if getattr(setting, name) not in known:
+            raise MeshkitError(f"{name} = {getattr(setting, name)}: no such {name}; known: {', '.join(known)}")
+    policies = {"recompute": ("full", "selective", "none"), "zero": (0, 1, 2, 3)}
+    for name, values in policies.items():
+        if getattr(setting, name) not in values:
+            raise MeshkitError(f"{name} = {getattr(setting, name)}: it is one of {', '.join(map(str, values))}")
+    for field in dataclasses.fields(setting):
+        if field.name != "zero" and getattr(setting, field.name) == 0:
+            raise MeshkitError(f"{field.name} = 0: it is at least 1")
+    return RunConfig(
+        data=DataConfig(batch=setting.batch, sequence=setting.sequence),
+        pipeline=PipelineConfig(microbatches=setting.microbatches),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _workload(world: World, model: str, kind: str, devices: int, sequence: int) -> Workload:
+    """One for all layouts of a model on as many devices: it remembers its parts."""
+    device, between_racks = world.clusters[kind]
+    cluster = regular(device, devices)
+    per_rack = min(cluster.nodes, NODES_OF_A_RACK)
+    links = (cluster.links[0], cluster.links[1], between_racks)
+    cluster = dataclasses.replace(cluster, per_rack=per_rack, links=links)
+    return workload(Job(model, world.models[model], 1, sequence), cluster)
+
+
+# --- settings with a name -------------------------------------------------------------------------
+
+PRESETS_OF_THE_PAGE: dict[str, Setting] = {
+    "8×4×2": Setting(),
+    "2×4×3": Setting(data=2, pipe=3, microbatches=64, batch=256, zero=3),
+    "8×4×3": Setting(pipe=3),
+}
+"""SPEC's worked cases: data × tensor × pipe."""
+
+_FOUR_STAGES = Setting("llama3-8b", data=2, tensor=1, pipe=4, microbatches=4, recompute="selective", batch=32)
+
+LESSONS: dict[str, Setting] = {
+    "cuts": Setting("tiny", data=2, tensor=2, pipe=2, microbatches=4, recompute="none", batch=16, sequence=128),
+    "few": _FOUR_STAGES,
+    "many": _FOUR_STAGES.but({"microbatches": 16}),
+    "many-gpipe": _FOUR_STAGES.but({"microbatches": 16, "schedule": "gpipe"}),
+    "crossing": Setting("gpt3-175b", data=1, tensor=16, pipe=2, batch=64, microbatches=64, sequence=2048, zero=1),
+    "seventy": Setting(),
+    "zero3": Setting(zero=3),
+}
+"""What the figures of Learn show."""

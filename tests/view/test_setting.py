@@ -1,0 +1,116 @@
+"""What the page's controls may say, and what happens to a choice."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit.errors import MeshkitError
+from meshkit.view.choices import VALUES, adapted, choices
+from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, IllegalSettingError, Setting, World, parse, resolve
+
+WORLD = World.of()
+SINGLE = Setting("tiny", data=1, tensor=1, pipe=1, microbatches=1, batch=8, sequence=128)
+NAMED = PRESETS_OF_THE_PAGE | LESSONS | {"single": SINGLE}
+
+
+def any_setting() -> st.SearchStrategy[Setting]:
+    return st.builds(
+        Setting,
+        **{name: st.sampled_from(values) for name, values in VALUES.items()},
+        model=st.sampled_from(list(WORLD.models)),
+        cluster=st.sampled_from(list(WORLD.clusters)),
+    )
+
+
+@given(any_setting())
+def test_a_query_says_the_whole_setting(setting: Setting) -> None:
+    assert parse(setting.query) == setting
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("date=8", "no such control; did you mean 'data'"),
+        ("data=two", "it is a whole number"),
+        ("data=-1", "it is a whole number"),
+    ],
+)
+def test_a_wrong_query_is_said(query: str, message: str) -> None:
+    with pytest.raises(MeshkitError, match=message):
+        parse(query)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_settings_are_legal(name: str) -> None:
+    case = resolve(WORLD, NAMED[name])
+    assert case.cluster.devices == case.setting.mesh.devices
+    assert case.layout.microbatch * case.layout.microbatches * case.setting.data == case.setting.batch
+
+
+@pytest.mark.parametrize("name", PRESETS_OF_THE_PAGE)
+def test_presets_fit(name: str) -> None:
+    assert resolve(WORLD, NAMED[name]).estimate.fits
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_choice_is_legal_or_has_its_reason(name: str) -> None:
+    setting = NAMED[name]
+    for control, offered in choices(WORLD, setting).items():
+        assert getattr(setting, control) in [choice.value for choice in offered]
+        for choice in offered:
+            if choice.reason:
+                with pytest.raises(MeshkitError) as refused:
+                    resolve(WORLD, setting.but({control: choice.value}))
+                # The reason is the plain change's own, unless another control had to follow first.
+                assert control in ("schedule", "virtual", "model") or choice.reason == str(refused.value)
+                assert not choice.change
+            else:
+                new = resolve(WORLD, setting.but(choice.change))
+                assert getattr(new.setting, control) == choice.value
+                assert choice.fits == new.estimate.fits
+
+
+@settings(deadline=None, max_examples=60)
+@given(any_setting(), st.sampled_from(list(VALUES)), st.data())
+def test_a_change_changes_no_more_than_it_must(setting: Setting, control: str, data: st.DataObject) -> None:
+    value = data.draw(st.sampled_from(VALUES[control]))
+    try:
+        before = resolve(WORLD, setting).setting
+        after = adapted(WORLD, setting, control, value).setting
+    except MeshkitError:
+        return
+    assert getattr(after, control) == value
+    may_follow = {"microbatches", "schedule", "virtual", control}
+    differing = {f.name for f in dataclasses.fields(after) if getattr(after, f.name) != getattr(before, f.name)}
+    assert differing <= may_follow
+    try:
+        resolve(WORLD, before.but({control: value}))
+    except MeshkitError:
+        return
+    # What is legal as it is stays as it is; but a schedule of chunks comes with chunks, and takes them along.
+    assert differing <= {control} | ({"virtual", "schedule"} if control in ("schedule", "virtual") else set())
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "reason"),
+    [
+        ("cut", {"tensor": 16}, "model.kv_heads = 8 does not split into mesh.tensor = 16"),
+        ("layers", {"pipe": 81}, "model.layers = 80 are too few for mesh.pipe = 81"),
+        ("batch", {"microbatches": 48}, "data.batch = 512 does not split"),
+        (
+            "schedule",
+            {"schedule": "interleaved", "virtual": 2, "pipe": 3, "batch": 512},
+            "not a multiple of mesh.pipe = 3",
+        ),
+        ("nodes", {"tensor": 1, "pipe": 3, "data": 4, "microbatches": 32}, "devices do not fill nodes of 8"),
+        ("value", {"zero": 4}, "zero = 4: it is one of 0, 1, 2, 3"),
+        ("value", {"data": 0}, "data = 0: it is at least 1"),
+        ("value", {"model": "llama9"}, "no such model; known: "),
+    ],
+)
+def test_what_is_not_legal_says_why(rule: str, change: dict[str, int | str], reason: str) -> None:
+    with pytest.raises(IllegalSettingError, match=reason) as refused:
+        resolve(WORLD, Setting().but(change))
+    assert refused.value.rule == rule
