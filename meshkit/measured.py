@@ -22,11 +22,11 @@ from meshkit.mesh import PIPE
 from meshkit.pipeline.placement import ROW, Placement
 from meshkit.pipeline.schedule import FORWARD, IDLE, WEIGHT, Schedule
 from meshkit.pipeline.slots import PHASE, Columns, Phase, allocate, phases
+from meshkit.pipeline.trips import ACTIONS
 
-ACTIONS = ("forward", "backward", "weight", "embed", "head", "embed_gradient")
 HOPS = ("hop_forward", "hop_backward")
 STEP = ("gather_weights", "reduce_gradients", "update")
-"""Scopes that the executor and the train step write around what they do, as an instruction's op_name has them."""
+"""Scopes, besides ACTIONS, that the executor and the train step write around what they do, as op_names have them."""
 
 ROWS = ("step", "actions", "layers", "collectives")
 """Rows of a device in a trace, coarse to fine."""

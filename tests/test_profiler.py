@@ -12,8 +12,9 @@ import pytest
 from meshkit import measured
 from meshkit.cli import main
 from meshkit.errors import MeshkitError
-from meshkit.measured import ACTIONS, Event, Program, Span
+from meshkit.measured import Event, Program, Span
 from meshkit.pipeline.schedule import FORWARD
+from meshkit.pipeline.trips import ACTIONS
 from meshkit.profiler import WARM_UP, Profiler, check
 from meshkit.train_step import TrainStep
 from tests import law
