@@ -13,7 +13,7 @@ evaluate_every = 6
 
 [checkpoint]
 every = ["4 steps"]
-keep = ["last 10"]
+keep = ["last 50"]
 
 [model]
 layers = 2
