@@ -41,6 +41,7 @@ const strings = {
   "control.microbatches": ["Microbatches, m", "microbatch 数 m"],
   "control.recompute": ["Recompute", "重计算 recompute"],
   "control.zero": ["ZeRO", "ZeRO"],
+  "control.precision": ["Precision", "精度"],
   "control.batch": ["Batch", "全局 batch"],
   "control.sequence": ["Sequence", "序列长度"],
   "control.gpus": ["{n} devices", "{n} 台设备"],
