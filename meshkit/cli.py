@@ -1,26 +1,29 @@
-"""The command line: `meshkit train | verify | schedule | plan | view | demo | data`.
+"""The command line: `meshkit train | verify | schedule | plan | view | compile | demo | data | checkpoint`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
 
-Each command imports what it needs when it runs, so that `meshkit --help` starts no JAX.
+Each command imports what it needs when it runs, so that `meshkit --help` starts no JAX. Commands about a part
+of meshkit stand in that part's `command.py`.
 """
 
 import argparse
-import contextlib
-import dataclasses
 import json
-import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from meshkit import __version__
+from meshkit.checkpoint import command as checkpoint
+from meshkit.commands import add_command, show, stdout_kept_for_json
 from meshkit.config import load
+from meshkit.data import command as data
 from meshkit.errors import MeshkitError
 from meshkit.overrides import key_help, split_overrides
+from meshkit.planner import arguments as planner
+from meshkit.view import arguments as view
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         overrides: dict[str, Any] = {}
-        if argv[:1] in (["train"], ["verify"]):
+        if argv[:1] in (["train"], ["verify"], ["compile"]):
             argv, overrides = split_overrides(argv)
         options = _parser().parse_args(argv)
         with warnings.catch_warnings():
@@ -66,10 +69,12 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     from meshkit.trainer import train
 
-    with _stdout_kept_for_json(options.json):
+    with stdout_kept_for_json(options.json):
         result = train(config, profile=PROFILED if options.profile else 0)
     if options.json and jax.process_index() == 0:
         print(json.dumps({"run_dir": str(result.run_dir), **result.summary}))
+    if not result.saved:
+        raise MeshkitError(f"the last checkpoint of {result.run_dir} could not be written: see above")
     return 0
 
 
@@ -78,9 +83,9 @@ def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     from meshkit.verify import verify
 
-    with _stdout_kept_for_json(options.json):
+    with stdout_kept_for_json(options.json):
         report = verify(config, full=options.full)
-    return _show(report, options.json)
+    return show(report, options.json)
 
 
 def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -101,76 +106,10 @@ def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from meshkit.planner import command
-
-    return command.run(options)
-
-
-def _view(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from meshkit.view import command
-
-    return command.run(options)
-
-
 def _demo(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from meshkit.demo import run_demo
 
-    return _show(run_demo(), options.json)
-
-
-def _data_prepare(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from meshkit.data.prepare import prepare
-
-    summary = prepare(options.text, options.out, options.tokenizer, options.held_out)
-    if options.json:
-        print(json.dumps(dataclasses.asdict(summary), default=str))
-    else:
-        print(summary)
-    return 0
-
-
-def _data_show(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from meshkit.data.tokens import SPLITS, Header, TokenFile
-
-    header = Header.read(options.folder)
-    for split in SPLITS:
-        TokenFile.open(options.folder, split)  # damage is an error, not a table
-    if options.json:
-        print(json.dumps({"folder": str(options.folder), **dataclasses.asdict(header)}))
-        return 0
-    print(f"{options.folder}: {header.dtype}, vocabulary {header.vocab:,}, tokenizer {header.tokenizer}")
-    for split, counts in header.splits.items():
-        print(f"  {split:<8} {counts.tokens:>15,} tokens {counts.documents:>11,} documents")
-    return 0
-
-
-def _show(report: Any, as_json: bool) -> int:
-    """Print a report of `verify` or `demo`; 1 when it found an inequality."""
-    if as_json:
-        print(report.to_json())
-    else:
-        report.print()
-    return 0 if report.ok else 1
-
-
-@contextlib.contextmanager
-def _stdout_kept_for_json(as_json: bool) -> Iterator[None]:
-    """While a command works, its progress goes to standard error if standard output is for a program.
-
-    So do the lines that libraries in C++ write to descriptor 1, such as Gloo's as processes meet.
-    """
-    if not as_json:
-        yield
-        return
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+    return show(run_demo(), options.json)
 
 
 # --- the parser ---------------------------------------------------------------------------------
@@ -183,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"meshkit {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    train = _command(
+    train = add_command(
         commands, "train", _train, "train a model", usage="%(prog)s CONFIG [--profile] [--json] [--KEY VALUE …]"
     )
     train.epilog = key_help()
@@ -192,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         "--profile", action="store_true", help=f"record {PROFILED} steps: a timeline of every device, for Perfetto"
     )
 
-    verify = _command(
+    verify = add_command(
         commands,
         "verify",
         _verify,
@@ -203,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("config", metavar="CONFIG", help="a TOML file")
     verify.add_argument("--full", action="store_true", help="keep the model's sizes instead of shrinking its widths")
 
-    schedule = _command(commands, "schedule", _schedule, "draw a pipeline schedule; its time and memory")
+    schedule = add_command(commands, "schedule", _schedule, "draw a pipeline schedule; its time and memory")
     schedule.add_argument(
         "schedule", metavar="NAME_OR_FILE", help="gpipe, 1f1b, interleaved, zero-bubble, or a grid's file (.txt)"
     )
@@ -229,59 +168,10 @@ def _parser() -> argparse.ArgumentParser:
         "--trace", type=Path, metavar="FILE", help="write the lock-step timeline for Perfetto or chrome://tracing"
     )
 
-    plan = _command(commands, "plan", _plan, "rank the layouts of a model on a cluster by their time")
-    plan.add_argument("config", metavar="CONFIG", nargs="?", help="a TOML file; or --model")
-    plan.add_argument("--model", metavar="PRESET", help="a preset instead of a config")
-    plan.add_argument("--cluster", metavar="64xh100", default="8xh100", help="devices and their kind, or a TOML file")
-    plan.add_argument("--nodes-of", type=int, metavar="N", help="devices of a node (default: the kind's)")
-    plan.add_argument("--global-batch", type=int, metavar="N", help="samples of a step (default: 512, or the config's)")
-    plan.add_argument("--sequence", type=int, metavar="N", help="tokens a sample (default: 4096, or the config's)")
-    plan.add_argument("--mesh", metavar="D,T,P", help="a mesh to rank and explain in any case")
-    plan.add_argument("--profile", default="meshkit", help="the framework: meshkit, megatron … (default: meshkit)")
-    plan.add_argument("--top", type=int, default=10, metavar="N", help="rows to show (default: 10)")
-    plan.add_argument(
-        "--calibrate", type=Path, metavar="FILE", help="measure the devices present; write a file for --cluster"
-    )
-    plan.add_argument("--explain", type=int, metavar="K", help="the arithmetic of row K, and what would help")
+    planner.add(commands)
+    view.add(commands)
+    add_command(commands, "demo", _demo, "a perceptron cut in every way, against NumPy")
 
-    view = _command(commands, "view", _view, "see a layout: devices, data, schedule, performance", json_result=False)
-    view.add_argument(
-        "source", metavar="CONFIG_OR_RUN", nargs="?", help="a TOML file or a run's folder (default: a 70B on 64 GPUs)"
-    )
-    view.add_argument("--cluster", metavar="KIND", default="h100", help="kind of devices (default: h100)")
-    view.add_argument("--export", type=Path, metavar="FILE", help="write the page as one file instead of serving it")
-    view.add_argument("--port", type=int, default=0, metavar="N", help="of localhost (default: a free one)")
-    view.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
-
-    _command(commands, "demo", _demo, "a perceptron cut in every way, against NumPy")
-
-    data = commands.add_parser("data", help="token files", description="Make and inspect token files.")
-    actions = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    prepare = _command(actions, "prepare", _data_prepare, "make token files from text")
-    prepare.add_argument("text", nargs="+", metavar="TEXT", help="text files, folders or globs")
-    prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
-    prepare.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json; absent: one token a byte")
-    prepare.add_argument(
-        "--held-out", type=float, default=0.05, metavar="SHARE", help="kept for evaluation (default: 0.05)"
-    )
-    show = _command(actions, "show", _data_show, "what a folder of token files holds")
-    show.add_argument("folder", type=Path, metavar="DIR", help="a folder made by `meshkit data prepare`")
+    data.add(commands)
+    checkpoint.add(commands)
     return parser
-
-
-def _command(
-    commands: Any, name: str, run: Any, purpose: str, usage: str | None = None, json_result: bool = True
-) -> argparse.ArgumentParser:
-    """A sub-command with --json (if it has a result), dispatched to `run(options, overrides)`."""
-    command = commands.add_parser(
-        name,
-        help=purpose,
-        description=f"{purpose[0].upper()}{purpose[1:]}.",
-        usage=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    if json_result:
-        command.add_argument("--json", action="store_true", help="print the result as JSON, for a program")
-    command.set_defaults(run=run)
-    return command

@@ -5,7 +5,7 @@ on a laptop before any device is touched; what depends on devices is checked in 
 """
 
 import os
-import tomllib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -14,7 +14,8 @@ import pydantic
 from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
-from meshkit.errors import MeshkitError, nearest
+from meshkit.errors import MeshkitError
+from meshkit.reading import explain, holds, merge, nested, read_toml
 
 AxisSize = Annotated[int, Field(ge=-1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -129,8 +130,9 @@ class OptimizerConfig(Section):
     decay_steps: int | None = Field(None, ge=1, description="Steps of wsd's final decay; default a fifth of the run.")
     final_scale: float = Field(0.1, ge=0, le=1, description="Last learning rate as a share of the peak.")
     weight_decay: float = Field(0.1, ge=0, description="Decoupled decay of matrices (norms, biases are spared).")
-    beta1: Fraction = Field(0.9, description="Decay of the first moment; momentum of sgd and muon.")
-    beta2: Fraction = Field(0.95, description="Decay of the second moment.")
+    betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = Field(
+        [0.9, 0.95], description="Decay of the first moment (momentum of sgd and muon) and of the second."
+    )
     epsilon: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
     clip_norm: float = Field(1.0, ge=0, description="Largest global norm of the gradients; 0: any.")
 
@@ -147,7 +149,48 @@ class DataConfig(Section):
     sequence: Positive = Field(128, description="Tokens of a training sample.")
     batch: Positive = Field(8, description="Samples of one step over all replicas (the global batch).")
     held_out: float = Field(0.05, gt=0, lt=1, description="Share of `text` kept for evaluation.")
-    cache: str = Field(".cache/meshkit", description="Folder where prepared `text` is kept.")
+
+
+class CheckpointConfig(Section):
+    """When the state of a run is saved, where to, and which of the saved stay."""
+
+    folder: str | None = Field(
+        None, description="Folder or bucket (gs://…, s3://…) of the checkpoints; absent: in run_dir."
+    )
+    every: list[str] = Field(
+        ["30 min"], description="When to save, besides the end and a SIGTERM: 'N steps', 'N min', or both."
+    )
+    keep: list[str] = Field(
+        ["last 2"], description="Which stay: 'last N', 'best N' by held-out loss, 'every N' steps; all that apply."
+    )
+
+    @property
+    def periods(self) -> dict[str, int]:
+        """Unit of `every` -> how many of it lie between two saves."""
+        return _counted("every", self.every, r"(?P<count>\d+) (?P<word>steps|min)", "'500 steps' or '30 min'")
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """Word of `keep` -> its number."""
+        return _counted(
+            "keep", self.keep, r"(?P<word>last|best|every) (?P<count>\d+)", "'last 2', 'best 1', 'every 5000'"
+        )
+
+    @model_validator(mode="after")
+    def _understood(self) -> Self:
+        _ = self.periods, self.kept
+        return self
+
+
+def _counted(key: str, entries: list[str], form: str, examples: str) -> dict[str, int]:
+    """Word -> count, of entries like '500 steps'; ValueError for another form, a count of 0, a word given twice."""
+    found = {}
+    for entry in entries:
+        match = re.fullmatch(form, entry)
+        if match is None or not int(match["count"]) or match["word"] in found:
+            raise ValueError(f"checkpoint.{key} = {entry!r}: each entry once, and written as {examples}")
+        found[match["word"]] = int(match["count"])
+    return found
 
 
 class RunConfig(Section):
@@ -155,8 +198,10 @@ class RunConfig(Section):
 
     steps: Positive = Field(100, description="Optimizer steps.")
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of parameters, dropout and data order.")
-    run_dir: str = Field(
-        "runs/run", description="Folder of the run's files; an existing run gets a numbered neighbour."
+    run_dir: str = Field("runs/run", description="Folder of the run's files; a run that is there goes on (see resume).")
+    resume: str = Field(
+        "auto",
+        description="auto: go on from run_dir's checkpoints; never: in a numbered neighbour; or a checkpoint's path.",
     )
     devices: Positive | None = Field(None, description="Simulate this many CPU devices.")
     precision: Literal["bfloat16", "float32", "float64"] = Field(
@@ -176,15 +221,14 @@ class RunConfig(Section):
         "cross_entropy", description="cross_entropy, or your own per-token loss as 'package.module:function'."
     )
     evaluate_every: int = Field(0, ge=0, description="Steps between evaluations on held-out data; 0: at the end only.")
-    evaluate_batches: Positive = Field(8, description="Batches of one evaluation.")
     log_every: Positive = Field(10, description="Steps between logged metrics.")
-    max_skipped: Positive = Field(5, description="Steps in a row with non-finite gradients that stop the run.")
     sample_tokens: int = Field(0, ge=0, description="Tokens the trained model writes at the end, to look at.")
     mesh: MeshShape = Field(MeshShape(), description="Shape of the device mesh.")
     pipeline: PipelineConfig = Field(PipelineConfig(), description="Schedule and microbatches.")
     model: ModelConfig = Field(ModelConfig(), description="The Transformer.")
     optimizer: OptimizerConfig = Field(OptimizerConfig(), description="The update.")
     data: DataConfig = Field(DataConfig(), description="The tokens.")
+    checkpoint: CheckpointConfig = Field(CheckpointConfig(), description="Saving.")
 
     def microbatch_size(self, data: int) -> int:
         """Samples of one microbatch on one of `data` replicas.
@@ -212,34 +256,21 @@ def load(
     Overrides are nested mappings or dotted keys: `{"mesh.data": 2}`, `{"mesh": {"data": 2}}`.
     Raises MeshkitError that names the key, the value, the rule and the nearest known key.
     """
-    source, over = "the config", _nested(overrides or {})
+    source, over = "the config", nested(overrides or {})
     if isinstance(config, RunConfig):
         values: dict[str, Any] = config.model_dump(exclude_unset=True)
     elif isinstance(config, Mapping):
-        values = _nested(config)
+        values = nested(config)
     elif isinstance(config, str | os.PathLike):
         source, values = str(config), read_toml(Path(config))
     else:
         raise MeshkitError(f"config = {config!r}: it must be the path of a TOML file, a mapping or a RunConfig")
     try:
-        return RunConfig.model_validate(_merge(values, over))
+        return RunConfig.model_validate(merge(values, over))
     except pydantic.ValidationError as error:
-        said = lambda item: _explain(item, "an override" if _holds(over, item["loc"]) else source)
-        raise MeshkitError("\n".join(map(said, error.errors()))) from None
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; MeshkitError when it is missing or malformed."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        beside = [p.stem for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        hint = f"; {nearest(path.stem, beside)} (in {path.parent})" if beside else ""
-        raise MeshkitError(f"{path}: no such config file{hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise MeshkitError(f"{path}: cannot be read as a config: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise MeshkitError(f"{path}: not valid TOML: {error}") from None
+        known = {*RunConfig.model_fields, *keys(), *keys(RopeScaling, "model.rope_scaling.")}
+        where = lambda item: "an override" if holds(over, item["loc"]) else source
+        raise MeshkitError("\n".join(explain(item, where(item), known) for item in error.errors())) from None
 
 
 def keys(section: type[Section] = RunConfig, prefix: str = "") -> dict[str, FieldInfo]:
@@ -251,53 +282,3 @@ def keys(section: type[Section] = RunConfig, prefix: str = "") -> dict[str, Fiel
         else:
             found[prefix + name] = field
     return found
-
-
-def _nested(values: Mapping[Any, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        if not isinstance(key, str):
-            raise MeshkitError(f"the config: key {key!r}: keys are names, such as 'steps' or 'mesh.data'")
-        head, _, rest = key.partition(".")
-        if isinstance(value, Section):
-            value = value.model_dump(exclude_unset=True)
-        value = _nested({rest: value}) if rest else _nested(value) if isinstance(value, Mapping) else value
-        result = _merge(result, {head: value})
-    return result
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for key, value in over.items():
-        old = result.get(key)
-        result[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return result
-
-
-def _holds(values: Any, path: tuple[int | str, ...]) -> bool:
-    """Whether nested tables have a value at `path`, or one that stands for all below it."""
-    for part in path:
-        if not isinstance(values, Mapping):
-            return True
-        if part not in values:
-            return False
-        values = values[part]
-    return bool(path)
-
-
-def _explain(item: Any, source: str) -> str:
-    key = ".".join(str(part) for part in item["loc"])
-    if item["type"] == "extra_forbidden":
-        return f"{source}: unknown key {key!r}; {_known_keys_like(key)}"
-    rule = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "value_error":
-        return f"{source}: {key}: {rule}" if key else f"{source}: {rule}"
-    return f"{source}: {key} = {item['input']!r}: {rule[0].lower()}{rule[1:]}"
-
-
-def _known_keys_like(key: str) -> str:
-    """The same leaf in another table (`sequence` -> `data.sequence`), else the nearest key or table."""
-    leaf = key.rpartition(".")[2]
-    known = {**RunConfig.model_fields, **keys(), **keys(RopeScaling, "model.rope_scaling.")}
-    elsewhere = [other for other in known if other.rpartition(".")[2] == leaf]
-    return f"did you mean {' or '.join(map(repr, elsewhere))}?" if elsewhere else nearest(key, known)

@@ -1,9 +1,14 @@
-"""Start-up of a process that is one of several."""
+"""Start-up of a process that is one of several, and what all must agree on."""
 
 import os
-from typing import Any
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from meshkit.errors import MeshkitError
 
@@ -51,3 +56,33 @@ def _by_hand(given: list[str]) -> dict[str, Any]:
             "are, the second numbers them from 0"
         )
     return {"coordinator_address": address, "num_processes": int(count), "process_id": int(number)}
+
+
+def agreed(answer: bool) -> bool:
+    """The answer of process 0, in every process."""
+    return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer)))
+
+
+class Preemption:
+    """Whether this machine is about to be taken away: a SIGTERM came. A context manager for the time of a run.
+
+    The signal only sets `asked`, so that the run can save and end; SIGKILL, which follows it, cannot be caught.
+    Not watched outside the main thread, where Python takes no signals, nor in one of several processes, where
+    JAX's own notifier takes it.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread() and jax.process_count() == 1:
+            self._before = signal.signal(signal.SIGTERM, self._ask)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)

@@ -19,9 +19,9 @@ import numpy as np
 
 from meshkit import hlo
 from meshkit.mesh import PIPE
-from meshkit.pipeline.placement import Placement
+from meshkit.pipeline.placement import ROW, Placement
 from meshkit.pipeline.schedule import FORWARD, IDLE, WEIGHT, Schedule
-from meshkit.pipeline.slots import Columns, Phase, allocate, phases
+from meshkit.pipeline.slots import PHASE, Columns, Phase, allocate, phases
 
 ACTIONS = ("forward", "backward", "weight", "embed", "head", "embed_gradient")
 HOPS = ("hop_forward", "hop_backward")
@@ -137,8 +137,8 @@ class Program:
         for _, instruction, loops in self.module.walk():
             scope, exchange = _scope(instruction.op_name), exchanges.get(instruction.name, "")
             if (scope or exchange) and instruction.opcode not in hlo.LOOPS:
-                phase = re.search(r"/phase(\d+)/", instruction.op_name)
-                loop = re.search(r".*(/layers|/layers_back|/layer\d+)/", instruction.op_name)
+                phase = re.search(rf"/{PHASE}_(\d+)/", instruction.op_name)
+                loop = re.search(rf".*(/layers|/layers_back|/{ROW}_\d+)/", instruction.op_name)
                 # A loop of one trip has been dissolved by the compiler.
                 trips = math.prod(around.trips or 1 for around in loops if LAYER_LOOP.search(around.op_name))
                 found[instruction.name] = Place(
@@ -190,7 +190,7 @@ class Program:
     def _layer(self, device: int, place: Place, chunk: int, trip: int) -> int | None:
         """The model's layer that a trip of a layer loop works on; None outside, and where a trip is of several."""
         scope, each = place.loop.rstrip("/").rpartition("/")[2], self.placement.shortest
-        alone = re.fullmatch(r"layer(\d+)", scope)
+        alone = re.fullmatch(rf"{ROW}_(\d+)", scope)
         if not scope or (not alone and place.trips != each):
             return None
         row = int(alone[1]) if alone else each - 1 - trip if scope == "layers_back" else trip

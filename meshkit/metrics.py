@@ -3,10 +3,11 @@
 Values arrive as plain Python floats; nothing here touches JAX.
 """
 
+import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,9 @@ from typing import Self
 
 import rich.progress
 from rich.console import Console
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -32,39 +35,55 @@ class MetricsWriter:
     A line is `{"step": 10, "loss": 2.3, …}`. JSON has no NaN or infinity: such a value is written
     as null, and its name and kind stand under "non_finite": `{"loss": null, "non_finite": {"loss": "nan"}}`.
     TensorBoard gets the finite values.
+
+    `history`: the records, {"step": 10, …}, that the run goes on from. The lines are written anew with these
+    alone, and TensorBoard is told to forget the later steps: what an interrupted run logged after its last
+    checkpoint will be logged again.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, history: Sequence[Mapping[str, float]] = ()) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
+        whole = run_dir / f".{METRICS_FILE}"
+        whole.write_text("".join(map(_line, history)), encoding="utf-8")
+        whole.replace(run_dir / METRICS_FILE)
         self._lines = (run_dir / METRICS_FILE).open("a", encoding="utf-8")
-        # Its own name counts seconds only, and would overwrite the file of a run resumed within one.
-        self._events = SummaryWriter(str(run_dir), filename_suffix=f".{time.time_ns()}")
+        # Its own name counts seconds only, and would overwrite the file of a run resumed within one. Not the
+        # writer in a thread of its own: that one waits for ever once a full disk has ended its thread.
+        self._events = EventsWriter(str(run_dir / "events"), filename_suffix=f".{time.time_ns()}")
+        after = int(history[-1]["step"]) + 1 if history else 0
+        self._events.write_event(Event(step=after, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record `metrics` of `step`; each line is on disk when this returns."""
-        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        record = {"step": step} | {name: finite.get(name) for name in metrics}
-        wrong = {name: str(value) for name, value in metrics.items() if name not in finite}
-        self._lines.write(json.dumps(record | ({"non_finite": wrong} if wrong else {}), allow_nan=False) + "\n")
-        self._lines.flush()
-        for name, value in finite.items():
-            self._events.add_scalar(name, value, step)
+        """Record `metrics` of `step`; they are on disk when this returns.
 
-    def flush(self) -> None:
-        """Bring everything written so far to disk, TensorBoard's queue included."""
+        After an OSError, of a full disk, the record is kept and written with the next one that can be.
+        """
+        finite = [
+            Summary.Value(tag=name, simple_value=value) for name, value in metrics.items() if math.isfinite(value)
+        ]
+        self._lines.write(_line({"step": step, **metrics}))
+        self._events.write_event(Event(step=step, wall_time=time.time(), summary=Summary(value=finite)))
         self._lines.flush()
         self._events.flush()
 
     def close(self) -> None:
-        """Flush and close both files."""
-        self._lines.close()
-        self._events.close()
+        """Close both files; what a full disk keeps from being written is lost, as `write` has said."""
+        for file in (self._lines, self._events):
+            with contextlib.suppress(OSError):
+                file.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _line(record: Mapping[str, float]) -> str:
+    """A record as a line of JSON."""
+    wrong = {name: str(value) for name, value in record.items() if not math.isfinite(value)}
+    values = {name: None if name in wrong else value for name, value in record.items()}
+    return json.dumps(values | ({"non_finite": wrong} if wrong else {}), allow_nan=False) + "\n"
 
 
 class Progress:

@@ -49,16 +49,15 @@ def build(config: OptimizerConfig, steps: int, stages: Stages) -> optax.Gradient
     rate = learning_rate(config, steps)
     shapes = stages.shapes
     decayed = _decayed(shapes)
+    beta1, beta2 = config.betas
     match config.name:
         case "adamw":
-            return optax.adamw(
-                rate, config.beta1, config.beta2, config.epsilon, weight_decay=config.weight_decay, mask=decayed
-            )
+            return optax.adamw(rate, beta1, beta2, config.epsilon, weight_decay=config.weight_decay, mask=decayed)
         case "lion":
-            return optax.lion(rate, config.beta1, config.beta2, weight_decay=config.weight_decay, mask=decayed)
+            return optax.lion(rate, beta1, beta2, weight_decay=config.weight_decay, mask=decayed)
         case "sgd":
             return optax.chain(
-                optax.trace(config.beta1),
+                optax.trace(beta1),
                 optax.add_decayed_weights(config.weight_decay, decayed),
                 optax.scale_by_learning_rate(rate),
             )
@@ -74,10 +73,10 @@ def build(config: OptimizerConfig, steps: int, stages: Stages) -> optax.Gradient
         case "muon":
             direction = optax.contrib.muon(
                 -1.0,  # the direction alone: its own decay of Adam's part would not spare norms and biases
-                beta=config.beta1,
+                beta=beta1,
                 eps=config.epsilon,
-                adam_b1=config.beta1,
-                adam_b2=config.beta2,
+                adam_b1=beta1,
+                adam_b2=beta2,
                 muon_weight_dimension_numbers=_muon_dimensions(shapes),
             )
             return optax.chain(
@@ -110,6 +109,10 @@ def _in_blocks(path: Any) -> bool:
     return path[0].key == "blocks"
 
 
+CANONICAL = {"adafactor"}
+"""Optimizers whose state is that of the canonical parameters, whatever the layout."""
+
+
 def _without_padding(rule: optax.GradientTransformation, stages: Stages) -> optax.GradientTransformation:
     """`rule` on the canonical parameters: no padded rows, no empty layers; those stay zero."""
 
@@ -124,25 +127,35 @@ def _without_padding(rule: optax.GradientTransformation, stages: Stages) -> opta
 
 
 def state_specs(state: Any, shapes: Params, specs: Params, default: Any) -> Any:
-    """A spec for every leaf of an optimizer state: a parameter's own where the leaf mirrors one.
+    """A spec for every leaf of an optimizer state: a parameter's own where the leaf mirrors one, else `default`.
 
-    state: shapes of the optimizer state. A leaf mirrors the parameter whose path ends its own and
-    whose shape it has (moments do; counters and factored statistics do not and get `default`).
+    state: shapes of the optimizer state.
     """
-    known = {
-        jax.tree_util.keystr(path): (shape.shape, spec)
-        for (path, shape), spec in zip(
-            jax.tree_util.tree_leaves_with_path(shapes),
-            jax.tree.leaves(specs, is_leaf=lambda x: x is None),
-            strict=True,
-        )
-    }
+    known = by_path(shapes)
+    of = dict(zip(known, jax.tree.leaves(specs, is_leaf=lambda x: x is None), strict=True))
 
     def choose(path: Any, leaf: Any) -> Any:
-        for start in range(len(path)):
-            shape, spec = known.get(jax.tree_util.keystr(path[start:]), (None, None))
-            if shape == leaf.shape:
-                return spec
-        return default
+        parameter = mirrored(path, leaf, known)
+        return default if parameter is None else of[parameter]
 
     return jax.tree_util.tree_map_with_path(choose, state)
+
+
+ByPath = dict[tuple[Any, ...], jax.ShapeDtypeStruct]
+
+
+def by_path(shapes: Params) -> ByPath:
+    """JAX's path of each parameter -> its shape, in the order of the tree."""
+    return dict(jax.tree_util.tree_leaves_with_path(shapes))
+
+
+def mirrored(path: tuple[Any, ...], leaf: Any, known: ByPath) -> tuple[Any, ...] | None:
+    """The parameter whose path ends `path` and whose shape `leaf` has, None when there is none.
+
+    Moments mirror one; counters and factored statistics do not.
+    """
+    for start in range(len(path)):
+        shape = known.get(path[start:])
+        if shape is not None and shape.shape == leaf.shape:
+            return path[start:]
+    return None

@@ -11,12 +11,15 @@ from typing import Any
 from meshkit.config import RunConfig, keys
 from meshkit.errors import MeshkitError, nearest
 
-OWN_OPTIONS = {"-h", "--help", "--json", "--full", "--profile"}
-"""Options of `train` and `verify` that are not config keys."""
+OWN_OPTIONS = {
+    *("-h", "--help", "--json", "--full", "--profile"),
+    *("--cluster", "--nodes-of", "--backend", "--hlo", "--timeout"),
+}
+"""Options of `train`, `verify` and `compile` that are not config keys."""
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """What argparse shall read, and the config's overrides, from `train` and `verify` arguments.
+    """What argparse shall read, and the config's overrides, from the arguments of a command that takes both.
 
     Every `--name VALUE` or `--name=VALUE` that is not the command's own option is an override;
     `config.load` judges it, so that a wrong name gets the same answer here as in a file.
@@ -26,7 +29,7 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     overrides: dict[str, Any] = {}
     words = iter(argv)
     for word in words:
-        if not word.startswith("--") or word in OWN_OPTIONS:
+        if not word.startswith("--") or word.partition("=")[0] in OWN_OPTIONS:
             rest.append(word)
             continue
         key, equals, text = word.removeprefix("--").partition("=")

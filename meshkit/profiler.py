@@ -13,37 +13,36 @@ from typing import Any
 import jax
 
 from meshkit import hlo, measured
-from meshkit.config import RunConfig
-from meshkit.errors import MeshkitError
+from meshkit.errors import MeshkitError, counted
 from meshkit.measured import Event, Program
 from meshkit.train_step import TrainStep
 
-FIRST = 3
-"""The first step recorded: those before warm up."""
+WARM_UP = 2
+"""Steps of a run before the first that is recorded."""
 
 FOLDER = "profile"
 NANOSECONDS = 1e9
 
 
-def check(config: RunConfig, steps: int) -> None:
-    """Raises MeshkitError when a run has not `steps` steps to record."""
-    if steps < 0 or (steps and config.steps < FIRST + steps - 1):
+def check(left: int, steps: int) -> None:
+    """Raises MeshkitError when a run with `left` steps to go has not `steps` steps to record."""
+    if steps < 0 or (steps and left < WARM_UP + steps):
         raise MeshkitError(
-            f"profile = {steps}: it records that many steps from step {FIRST} on, and steps = {config.steps}: set "
-            f"steps to {FIRST + max(steps, 1) - 1} or more"
-            + (f", or profile to at most {config.steps - FIRST + 1}" if config.steps >= FIRST else "")
+            f"profile = {steps}: it records {counted(steps, 'step')} after {WARM_UP} to warm up, and {left} are left "
+            f"to run: set steps {WARM_UP + max(steps, 1) - left} higher"
         )
 
 
 class Profiler:
-    """Records `steps` steps of a run, from step FIRST on, into `folder`. Zero: nothing."""
+    """Records `steps` steps of a run that begins after step `start`, into `folder`. Zero: nothing."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        self.folder, self.steps = folder, steps
+    def __init__(self, folder: Path, steps: int, start: int = 0) -> None:
+        self.folder, self.steps, self.done = folder, steps, False
+        self._first = start + WARM_UP + 1
 
     def before(self, number: int, state: Any) -> None:
         """Call before step `number` is started."""
-        if self.steps and number == FIRST:
+        if self.steps and number == self._first:
             jax.block_until_ready(state)  # the steps before it are no part of the record
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0
@@ -51,9 +50,10 @@ class Profiler:
 
     def after(self, number: int, state: Any) -> None:
         """Call when step `number` has been started."""
-        if self.steps and number == FIRST + self.steps - 1:
+        if self.steps and number == self._first + self.steps - 1:
             jax.block_until_ready(state)
             jax.profiler.stop_trace()
+            self.done = True
 
     def report(self, step: TrainStep, compiled: Any) -> dict[str, Any]:
         """Write the timeline of this process's devices; its path, and median milliseconds of each kind of action."""

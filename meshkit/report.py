@@ -14,8 +14,10 @@ from meshkit.data.sources import Sources
 from meshkit.data.text import tokenizer_of
 from meshkit.errors import counted
 from meshkit.generate import generate
+from meshkit.mesh import node_of
 from meshkit.pipeline.costs import action_costs
 from meshkit.pipeline.stage import canonical
+from meshkit.planner.forecast import forecast
 from meshkit.train_step import State, TrainStep
 
 COUNTED_TOKENS = 1 << 26
@@ -27,10 +29,8 @@ PROMPT_TOKENS = 48
 def opening(step: TrainStep, sources: Sources) -> Iterator[str]:
     """Lines before the first step: model, mesh, batch, and the losses that counting would give."""
     config, devices = step.config, jax.devices()
-    shapes = jax.eval_shape(lambda params: canonical(params, step.stages), step.stages.shapes)
-    parameters = sum(math.prod(shape.shape) for shape in jax.tree.leaves(shapes))
     layers = step.stages.placement.layers
-    yield f"model {config.model.preset}: {parameters:,} parameters in {layers} layers, {config.precision}"
+    yield f"model {config.model.preset}: {_parameters(step):,} parameters in {layers} layers, {config.precision}"
     simulated = "simulated " if config.devices else ""
     yield f"mesh {config.mesh} on {counted(len(devices), f'{simulated}device')} ({devices[0].device_kind})"
     yield (
@@ -50,7 +50,9 @@ def summary(
     """The end of a run as a dict for JSON; the same on every process.
 
     memory_bytes: XLA's peak for one device (arguments, results, temporaries). bubbles: idle share of the
-    stages' time, of an ideal pipeline and of this table in lock-step. losses: nats a token.
+    stages' time, of an ideal pipeline and of this table in lock-step. losses: nats a token. predicted_…: what the
+    planner expected, or why it did not. Without `compiled` (None: there was no step left) no memory, without a
+    last evaluation no held-out loss.
     """
     config, schedule = step.config, step.schedule
     steady = [record["tokens_per_second"] for record in history[1:]] or [history[-1]["tokens_per_second"]]
@@ -59,17 +61,38 @@ def summary(
         "schedule": f"{config.pipeline.schedule}, {counted(config.pipeline.microbatches, 'microbatch')}",
         "ideal_bubble": schedule.ideal_bubble,
         "simulated_bubble": schedule.bubble(action_costs(schedule, config.recompute)),
-        "memory_bytes_a_device": peak_bytes(compiled),
+        **({"memory_bytes_a_device": peak_bytes(compiled)} if compiled is not None else {}),
         "tokens_per_second": float(np.median(steady)),
+        "step_seconds": config.data.batch * config.data.sequence / float(np.median(steady)),
+        **_predicted(step),
         "skipped_steps": int(history[-1]["skipped_total"]),
-        "loss": history[-1]["loss"],
-        "held_out_loss": history[-1]["held_out_loss"],
+        **{name: history[-1][name] for name in ("loss", "held_out_loss") if name in history[-1]},
         **({"held_out_loss_of_counting": baselines} if (baselines := _baselines(sources)) else {}),
+        "steps": int(history[-1]["step"]),
         "run_dir": str(run_dir),
     }
     if config.sample_tokens:
         report["sample"] = _sample(step, sources, state)
     return report
+
+
+def _predicted(step: TrainStep) -> dict[str, Any]:
+    devices = step.mesh.devices.flat
+    found = forecast(
+        step.config, step.stages.vocab, _parameters(step), devices[0].device_kind, [node_of(d) for d in devices]
+    )
+    said = {
+        "predicted_step_seconds": found.step_seconds,
+        "predicted_memory_bytes_a_device": found.memory_bytes and int(found.memory_bytes),
+        "not_predicted": found.why or None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _parameters(step: TrainStep) -> int:
+    """Of the model, without what pads its stacks and tables."""
+    shapes = jax.eval_shape(lambda params: canonical(params, step.stages), step.stages.shapes)
+    return sum(math.prod(shape.shape) for shape in jax.tree.leaves(shapes))
 
 
 def peak_bytes(compiled: Any) -> int:

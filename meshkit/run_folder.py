@@ -30,15 +30,15 @@ class RunFolder:
     mine: bool
 
     @classmethod
-    def create(cls, config: RunConfig) -> Self:
-        """A fresh folder named by `run_dir`, or numbered beside it when that holds a run already.
+    def create(cls, config: RunConfig, fresh: bool) -> Self:
+        """The folder named by `run_dir`, made if need be; if `fresh`, numbered beside one that holds a run.
 
         The resolved config is written there. Raises MeshkitError when it cannot be.
         """
         mine, number, reason = jax.process_index() == 0, FAILED, "see the message of process 0"
         if mine:
             try:
-                number = _claim(config)
+                number = _claim(config, fresh)
             except OSError as error:
                 reason = error.strerror or str(error)
         # Process 0 tells all others which folder it is, or that there is none and they must stop too.
@@ -49,13 +49,13 @@ class RunFolder:
             )
         return cls(_numbered(config.run_dir, number), mine)
 
-    def metrics(self) -> Any:
-        """A MetricsWriter in this folder."""
-        return MetricsWriter(self.path) if self.mine else contextlib.nullcontext(_Silent())
+    def metrics(self, history: list[dict[str, float]]) -> Any:
+        """A MetricsWriter in this folder, which goes on after the records of `history`."""
+        return MetricsWriter(self.path, history) if self.mine else contextlib.nullcontext(_Silent())
 
-    def progress(self, steps: int) -> Any:
-        """A Progress on the screen."""
-        return Progress(steps) if self.mine else contextlib.nullcontext(_Silent())
+    def progress(self, steps: int, start: int) -> Any:
+        """A Progress on the screen, of a run that goes on after step `start`."""
+        return Progress(steps, start) if self.mine else contextlib.nullcontext(_Silent())
 
     def show(self, summary: Mapping[str, Any]) -> None:
         """Print the summary at the end of a run."""
@@ -68,12 +68,19 @@ class RunFolder:
         Console().print(table)
 
 
+def note(text: str) -> None:
+    """A line on the screen of process 0, before there is a Progress."""
+    if jax.process_index() == 0:
+        Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 FAILED = 0
 
 
-def _claim(config: RunConfig) -> int:
-    """Make the first folder that holds no run yet, with the config in it, and return its number."""
-    number = next(n for n in itertools.count(1) if not (_numbered(config.run_dir, n) / CONFIG_FILE).exists())
+def _claim(config: RunConfig, fresh: bool) -> int:
+    """Make the folder with the config in it, the first that holds no run yet if `fresh`, and return its number."""
+    free = (n for n in itertools.count(1) if not (_numbered(config.run_dir, n) / CONFIG_FILE).exists())
+    number = next(free) if fresh else 1
     path = _numbered(config.run_dir, number)
     path.mkdir(parents=True, exist_ok=True)
     values = config.model_copy(update={"run_dir": str(path)}).model_dump(exclude_none=True)
@@ -114,6 +121,9 @@ SPELLED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "ideal_bubble": ("bubble, ideal", _percent),
     "simulated_bubble": ("bubble of this schedule", _percent),
     "memory_bytes_a_device": ("memory a device", _mebibytes),
+    "step_seconds": ("seconds a step", _spell),
+    "predicted_step_seconds": ("seconds a step, predicted", _spell),
+    "predicted_memory_bytes_a_device": ("memory a device, predicted", _mebibytes),
     "held_out_loss": ("held-out loss", _spell),
     "held_out_loss_of_counting": ("of models by counting", _spell),
     "milliseconds": ("median milliseconds", _spell),

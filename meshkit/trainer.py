@@ -1,4 +1,4 @@
-"""train(): the loop around the train step, its logging, evaluation and summary.
+"""train(): the loop around the train step, its logging, evaluation, saving and summary.
 
 The host runs one step ahead of what it reads: while step k computes, the metrics of step k − 1 come in,
 so that reading them never makes a device wait.
@@ -16,10 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from meshkit import assemble, distributed, optimizer, profiler, report
+from meshkit import assemble, distributed, optimizer, profiler, report, run_folder
+from meshkit.checkpoint.find import NEVER, home
+from meshkit.checkpoint.layout import Layout
+from meshkit.checkpoint.record import Record, of_run
+from meshkit.checkpoint.resume import Beginning, begin
+from meshkit.checkpoint.store import Checkpoints, History
 from meshkit.config import RunConfig, load
 from meshkit.data.loader import Batch, Loader
 from meshkit.data.sources import UserDataset, open_sources
+from meshkit.distributed import Preemption
 from meshkit.errors import MeshkitError
 from meshkit.mesh import build
 from meshkit.metrics import MetricsWriter, Progress
@@ -30,20 +36,26 @@ from meshkit.simulate import simulate_cpu_devices
 from meshkit.train_step import State, TrainStep
 
 EVALUATION_SEED = 0  # the held-out samples judged are the same in every run
+EVALUATION_BATCHES = 8  # of one evaluation, or an epoch of them
+
+MAX_SKIPPED = 5
+"""Steps in a row with gradients that are not finite that stop a run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
     """What `train` returns.
 
-    state: the final TrainStep state, on the devices. history: the logged metrics, a dict a record.
-    summary: what was printed at the end, ready for JSON. run_dir: the folder of the run's files.
+    state: the final TrainStep state, on the devices. history: the logged metrics, a dict a record, from the
+    run's first step on. summary: what was printed at the end, ready for JSON. run_dir: the folder of the
+    run's files. saved: whether a checkpoint of that state was written.
     """
 
     state: State
-    history: list[dict[str, float]]
+    history: History
     summary: dict[str, Any]
     run_dir: Path
+    saved: bool
 
 
 def train(
@@ -63,8 +75,11 @@ def train(
     `model` or a name for `loss` overrides the config's keys of these names, as any other key does.
     profile: record so many steps, and write what each device did when into the run's folder.
 
-    Raises MeshkitError for anything the user can mend, and when `max_skipped` steps in a row had
-    gradients that are not finite.
+    A run whose folder holds checkpoints goes on from the newest (see the config key `resume`). After a SIGTERM it
+    saves, and returns what it has.
+
+    Raises MeshkitError for anything the user can mend, and when MAX_SKIPPED steps in a row had gradients
+    that are not finite.
     """
     if isinstance(model, Mapping):
         model, overrides["model"] = None, model
@@ -89,27 +104,37 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
             "to 0, or use data.text or data.tokens"
         )
     step = assemble.train_step(config, mesh, sources.vocab, model, loss)
-    profiler.check(config, profile)
+    config = config.model_copy(update={"mesh": step.config.mesh})  # no axis is -1 any more
+    layout = Layout(step)
+    record = of_run(config, assemble.model_sizes(config, sources.vocab), sources.identity, model)
+    beginning = begin(config, layout, record, run_folder.note)
+    profiler.check(config.steps - beginning.step, profile)
     with (
-        _loader(step, mesh, sources.train, config.seed) as batches,
+        _loader(step, mesh, sources.train, config.seed, beginning.samples) as batches,
         _loader(step, mesh, sources.held_out, EVALUATION_SEED) as held_out,
     ):
         # Made last: a config that cannot run leaves no folder behind.
-        folder = RunFolder.create(step.config)
-        with folder.metrics() as writer, folder.progress(config.steps) as progress:
+        folder = RunFolder.create(config, fresh=config.resume == NEVER)
+        with (
+            folder.metrics(beginning.history) as writer,
+            folder.progress(config.steps, beginning.step) as progress,
+            Checkpoints(home(config, folder.path), config.checkpoint, progress.note, beginning.own) as checkpoints,
+            Preemption() as preemption,
+        ):
             for line in report.opening(step, sources):
                 progress.note(line)
-            recorder = profiler.Profiler(folder.path / profiler.FOLDER, profile)
-            run = _Run(step, batches, held_out, writer, progress, recorder)
+            recorder = Profiler(folder.path / profiler.FOLDER, profile, beginning.step)
+            watchers = writer, progress, checkpoints, preemption, recorder
+            run = _Run(config, step, layout, record, beginning, batches, held_out, *watchers)
             state = run.loop()
     summary = report.summary(step, run.compiled, run.history, sources, state, folder.path)
-    if profile:
+    if recorder.done:
         summary |= recorder.report(step, run.compiled)
     folder.show(summary)
-    return Result(state, run.history, summary, folder.path)
+    return Result(state, run.history, summary, folder.path, saved=checkpoints.whole == run.number)
 
 
-def _loader(step: TrainStep, mesh: Mesh, source: Any, seed: int) -> Loader:
+def _loader(step: TrainStep, mesh: Mesh, source: Any, seed: int, start: int = 0) -> Loader:
     config = step.config
     return Loader(
         source,
@@ -117,34 +142,47 @@ def _loader(step: TrainStep, mesh: Mesh, source: Any, seed: int) -> Loader:
         seed=seed,
         microbatches=config.pipeline.microbatches,
         mesh=mesh,
+        start=start,
         sequence=config.data.sequence,
         vocab=step.stages.vocab,
     )
 
 
+@dataclasses.dataclass
 class _Run:
-    """The loop of one run: steps, and what is logged of them."""
+    """The loop of one run: steps, what is logged of them, and what is saved."""
 
-    def __init__(
-        self,
-        step: TrainStep,
-        batches: Loader,
-        held_out: Loader,
-        writer: MetricsWriter,
-        progress: Progress,
-        profiler: Profiler,
-    ) -> None:
-        self.step, self.config, self.profiler = step, step.config, profiler
-        self.batches, self.held_out, self.writer, self.progress = batches, held_out, writer, progress
-        self.history: list[dict[str, float]] = []
+    config: RunConfig
+    step: TrainStep
+    layout: Layout
+    record: Record
+    beginning: Beginning
+    batches: Loader
+    held_out: Loader
+    writer: MetricsWriter
+    progress: Progress
+    checkpoints: Checkpoints
+    preemption: Preemption
+    profiler: Profiler
+    compiled: Any = None
+
+    def __post_init__(self) -> None:
+        self.number = self.beginning.step
+        self.history: History = list(self.beginning.history)
         # All at once: a rate computed on the device later would wait for the step that runs there.
         rate = optimizer.learning_rate(self.config.optimizer, self.config.steps)
         self.rates = np.asarray(jax.vmap(rate)(jnp.arange(self.config.steps)))
-        self.clock, self.timed_from = 0.0, 0
-        self.compiled: Any = None
+        self.clock, self.timed_from = 0.0, self.number
 
     def loop(self) -> State:
-        state = self.step.init(self.config.seed)
+        state = self.beginning.state(self.step, self.layout)
+        steps = self.config.steps
+        if self.number >= steps:
+            self.progress.note(
+                f"nothing is left to do: {self.number} steps are done and steps = {steps}; raise it, choose another "
+                "run_dir, or set resume = 'never'"
+            )
+            return state
         batch = next(self.batches)
         self.clock = time.perf_counter()
         self.compiled = self.step.compile(state, batch)
@@ -152,40 +190,71 @@ class _Run:
         self.progress.begin()
         self.clock = time.perf_counter()
         pending = None
-        for number in range(1, self.config.steps + 1):
-            self.profiler.before(number, state)
+        while True:
+            self.number += 1
+            self.profiler.before(self.number, state)
             state, metrics = self.compiled(state, batch)
-            self.profiler.after(number, state)
-            if number < self.config.steps:
+            self.profiler.after(self.number, state)
+            if self.number < steps:
                 batch = next(self.batches)
             if pending is not None:
                 self._read(*pending)
-            pending = number, metrics
-            if number == self.config.steps or (self.config.evaluate_every and number % self.config.evaluate_every == 0):
-                self._read(*pending, evaluate=state)
+            pending = self.number, metrics
+            last = self.number == steps or self.preemption.asked
+            evaluate, save = self._evaluation_is_due(), last or self._save_is_due()
+            if evaluate or save:
+                self._read(*pending, evaluate=state if evaluate else None)
                 pending = None
-        return state
+            if save or (evaluate and self.checkpoints.is_best(self.history)):
+                self._save(state)
+            self.checkpoints.look()
+            if last:
+                return state
+
+    def _logging_is_due(self, number: int) -> bool:
+        return number == 1 or number % self.config.log_every == 0
+
+    def _evaluation_is_due(self) -> bool:
+        every = self.config.evaluate_every
+        return self.number == self.config.steps or bool(every and self.number % every == 0)
+
+    def _save_is_due(self) -> bool:
+        return self.checkpoints.due(self.number, self._logging_is_due(self.number))
 
     def _read(self, number: int, metrics: Mapping[str, jax.Array], evaluate: State | None = None) -> None:
         """Fetch the metrics of a finished step; log those that are due; stop a run that went wrong."""
         values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
-        if values.pop("skipped") >= self.config.max_skipped:
+        if values.pop("skipped") >= MAX_SKIPPED:
             raise MeshkitError(
-                f"step {number}: {self.config.max_skipped} steps in a row had gradients that are not finite (loss "
+                f"step {number}: {MAX_SKIPPED} steps in a row had gradients that are not finite (loss "
                 f"{values['loss']}, gradient norm {values['grad_norm']}): lower optimizer.learning_rate = "
-                f"{self.config.optimizer.learning_rate}, raise optimizer.warmup_steps, or look at the data; "
-                "max_skipped sets how many are borne"
+                f"{self.config.optimizer.learning_rate}, raise optimizer.warmup_steps, or look at the data"
             )
-        if evaluate is None and number % self.config.log_every and number != 1:
+        if evaluate is None and not self._logging_is_due(number):
             return
         values["learning_rate"] = float(self.rates[number - 1])
         values["tokens_per_second"] = self._throughput(number)
         if evaluate is not None:
             values["held_out_loss"] = self._evaluate(evaluate)
         self.history.append({"step": number, **values})
-        self.writer.write(number, values)
+        try:
+            self.writer.write(number, values)
+        except OSError as error:  # as with a checkpoint, which holds them too: training goes on
+            self.progress.note(f"error: the metrics of step {number} are not written yet ({error.strerror or error})")
         self.progress.update(number, values)
         self.clock = time.perf_counter()
+
+    def _save(self, state: State) -> None:
+        """Begin to save the state after step `number`; the next step need not wait for the writing."""
+        done = self.number - self.beginning.step
+        last = self.history[-1]
+        record = dataclasses.replace(
+            self.record,
+            step=self.number,
+            samples=self.beginning.samples + done * self.config.data.batch,
+            held_out_loss=last.get("held_out_loss") if last["step"] == self.number else None,
+        )
+        self.checkpoints.save(self.layout.to_saved(state), record, self.history)
 
     def _throughput(self, number: int) -> float:
         """Tokens a second since the last record."""
@@ -193,11 +262,9 @@ class _Run:
         return steps * self.config.data.batch * self.config.data.sequence / (time.perf_counter() - self.clock)
 
     def _evaluate(self, state: State) -> float:
-        """Mean loss of a target token over `evaluate_batches` held-out batches, at most one epoch of them."""
+        """Mean loss of a target token over EVALUATION_BATCHES held-out batches, at most one epoch of them."""
         epoch = max(1, self.held_out.samples // self.config.data.batch)
-        sums = [
-            self._held_out_sums(state, self.held_out.at(k)) for k in range(min(self.config.evaluate_batches, epoch))
-        ]
+        sums = [self._held_out_sums(state, self.held_out.at(k)) for k in range(min(EVALUATION_BATCHES, epoch))]
         loss, tokens = np.sum(jax.device_get(sums), axis=0)
         return float(loss / tokens)
 

@@ -28,6 +28,9 @@ HEADS = P(None, None, TENSOR, None)
 CUDA = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
 """Whether a program for CUDA can be made here at all; without, not even tracing cuDNN's call works."""
 
+FLASH_HEADS = range(8, 129, 8)
+"""Features of a head that cuDNN's kernel takes."""
+
 
 class ColumnLinear(nnx.Module):
     """x [B, S, H] -> [B, S, F], the F columns cut over tensor."""
@@ -109,6 +112,7 @@ def rotate(x_BSND: jax.Array, frequency: Sequence[float]) -> jax.Array:
 def attention(q_BSND: jax.Array, k_BSKD: jax.Array, v_BSKD: jax.Array) -> jax.Array:
     """Causal attention, heads cut over tensor; cuDNN's flash kernel on GPU, XLA elsewhere.
 
+    The kernel takes half precision, and heads of a multiple of 8 features, at most 128; others are XLA's everywhere.
     Its inside is never kept for the backward pass: a flash kernel keeps nothing, and on XLA the
     probabilities (N·S² values a sample) are computed again.
     """
@@ -117,9 +121,9 @@ def attention(q_BSND: jax.Array, k_BSKD: jax.Array, v_BSKD: jax.Array) -> jax.Ar
     def heads(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         if q.dtype == jnp.float64:
             return _float64(q, k, v)
-        if q.dtype == jnp.float32 or not CUDA:  # cuDNN's kernel takes half precision only
-            return _xla(q, k, v)
-        return jax.lax.platform_dependent(q, k, v, cuda=_cudnn, default=_xla)
+        if CUDA and q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[-1] in FLASH_HEADS:
+            return jax.lax.platform_dependent(q, k, v, cuda=_cudnn, default=_xla)
+        return _xla(q, k, v)
 
     return heads(q_BSND, k_BSKD, v_BSKD)
 

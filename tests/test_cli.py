@@ -38,10 +38,10 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RunConfig]:
     """The configs that reached the trainer, which here trains nothing."""
     seen: list[RunConfig] = []
 
-    def train(config: RunConfig) -> types.SimpleNamespace:
+    def train(config: RunConfig, profile: int) -> types.SimpleNamespace:
         seen.append(config)
         print("progress")
-        return types.SimpleNamespace(run_dir=tmp_path, history=[], summary={"loss": 1.5})
+        return types.SimpleNamespace(run_dir=tmp_path, history=[], summary={"loss": 1.5}, saved=True)
 
     monkeypatch.setitem(sys.modules, "meshkit.trainer", types.SimpleNamespace(train=train))
     return seen

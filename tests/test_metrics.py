@@ -20,13 +20,18 @@ def lines(run_dir: Path) -> list[dict]:
 
 
 def events(run_dir: Path) -> dict[tuple[str, int], float]:
-    """(tag, step) -> value, from the records of a TensorBoard file: length, checksum, message, checksum."""
-    found = {}
-    for path in run_dir.glob("*tfevents*"):
+    """(tag, step) -> value, from the records of a TensorBoard file: length, checksum, message, checksum.
+
+    As TensorBoard reads them: where a run starts anew, it drops the steps from there on.
+    """
+    found: dict[tuple[str, int], float] = {}
+    for path in sorted(run_dir.glob("*tfevents*"), key=lambda path: int(path.suffix[1:])):
         data = path.read_bytes()
         while data:
             length = int.from_bytes(data[:8], "little")
             event = Event.FromString(data[12 : 12 + length])
+            if event.HasField("session_log"):  # a resumed run: TensorBoard forgets what came from here on
+                found = {(tag, step): value for (tag, step), value in found.items() if step < event.step}
             found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
             data = data[16 + length :]
     return found
@@ -46,12 +51,20 @@ def test_a_line_is_on_disk_before_the_next_step(tmp_path: Path) -> None:
         assert lines(tmp_path) == [{"step": 1, "loss": 2.5}]
 
 
-def test_a_resumed_run_appends(tmp_path: Path) -> None:
-    for step in (1, 2):
-        with MetricsWriter(tmp_path) as writer:
-            writer.write(step, {"loss": 1.0})
-    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
-    assert {step for _, step in events(tmp_path)} == {1, 2}
+def test_a_resumed_run_goes_on_after_its_history_and_forgets_what_came_later(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        for step in (1, 2, 3):
+            writer.write(step, {"loss": float(step)})
+    (tmp_path / METRICS_FILE).open("a").write('{"step": 4, "lo')  # killed in the middle of a line
+    history = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": float("nan")}]
+    with MetricsWriter(tmp_path, history) as writer:
+        writer.write(3, {"loss": 30.0})
+    assert lines(tmp_path) == [
+        {"step": 1, "loss": 1.0},
+        {"step": 2, "loss": None, "non_finite": {"loss": "nan"}},
+        {"step": 3, "loss": 30.0},
+    ]
+    assert events(tmp_path) == {("loss", 1): 1.0, ("loss", 2): 2.0, ("loss", 3): 30.0}
 
 
 @pytest.mark.parametrize(("value", "kind"), [(float("nan"), "nan"), (float("inf"), "inf"), (-float("inf"), "-inf")])

@@ -301,7 +301,7 @@ def test_one_bad_sample_is_named_when_it_comes(monkeypatch: pytest.MonkeyPatch) 
             sample = super().__getitem__(index)
             return sample | ({"weights": np.full(8, np.nan)} if index == 33 else {})
 
-    with pytest.raises(MeshkitError, match=r"Broken: the sample at step \d, .* weights must be finite"):
+    with pytest.raises(MeshkitError, match=r"Broken: the sample at position \d+ of the run: weights must be finite"):
         meshkit.train(make_config(**{"data.dataset": None, "steps": 5}), dataset=lambda c, s: Broken(c.sequence, 0))
 
 

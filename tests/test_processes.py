@@ -25,7 +25,6 @@ steps = 5
 precision = "float32"
 log_every = 1
 evaluate_every = 3
-evaluate_batches = 2
 sample_tokens = 8
 mesh = {{ data = 2, tensor = 2, pipe = 2 }}
 pipeline = {{ microbatches = 2 }}
@@ -36,7 +35,6 @@ optimizer = {{ learning_rate = 1e-2 }}
 text = ["{text}"]
 sequence = 16
 batch = 8
-cache = "{cache}"
 """
 
 
@@ -53,7 +51,7 @@ def config(tmp_path: Path) -> Path:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{n} and {n + 1} make {2 * n + 1}.\n" for n in range(300)))
     path = tmp_path / "run.toml"
-    path.write_text(CONFIG.format(text=text, cache=tmp_path / "cache"))
+    path.write_text(CONFIG.format(text=text))
     return path
 
 

@@ -11,11 +11,10 @@ import pytest
 
 from meshkit import measured
 from meshkit.cli import main
-from meshkit.config import load
 from meshkit.errors import MeshkitError
 from meshkit.measured import ACTIONS, Event, Program, Span
 from meshkit.pipeline.schedule import FORWARD
-from meshkit.profiler import FIRST, Profiler, check
+from meshkit.profiler import WARM_UP, Profiler, check
 from meshkit.train_step import TrainStep
 from tests import law
 
@@ -51,7 +50,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     state, placed = step.init(0), jax.device_put(law.make_batch(config), step.batch_sharding)
     compiled = step.compile(state, placed, law.QUICK)
     profiler = Profiler(tmp_path_factory.mktemp("run") / "profile", STEPS)
-    for number in range(1, FIRST + STEPS + 1):
+    for number in range(1, WARM_UP + STEPS + 2):
         profiler.before(number, state)
         state, _ = compiled(state, placed)
         profiler.after(number, state)
@@ -186,11 +185,14 @@ def test_medians_are_of_busy_time() -> None:
     }
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_more_steps_than_a_run_has_cannot_be_recorded(steps: int) -> None:
-    with pytest.raises(MeshkitError, match=rf"profile = 2: .*steps = {steps}: set steps to 4 or more"):
-        check(load({"steps": steps}), 2)
-    check(load({"steps": steps}), 0)
+@pytest.mark.parametrize("left", [0, 3])
+def test_more_steps_than_a_run_has_cannot_be_recorded(left: int) -> None:
+    with pytest.raises(
+        MeshkitError, match=rf"records 2 steps after 2 .* {left} are left to run: set steps {4 - left} higher"
+    ):
+        check(left, 2)
+    check(left, 0)
+    check(4, 2)
 
 
 def test_a_run_from_the_command_line_leaves_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,5 +206,5 @@ def test_a_run_from_the_command_line_leaves_a_profile(tmp_path: Path, capsys: py
     summary = json.loads(capsys.readouterr().out)
     assert summary["profile"] == str(tmp_path / "run" / "profile" / "timeline.json")
     assert summary["milliseconds"]["F"] > 0
-    assert main(["train", str(config), "--profile", "--steps", "3"]) == 1
-    assert "set steps to 4 or more" in capsys.readouterr().err
+    assert main(["train", str(config), "--profile", "--steps", "7"]) == 1
+    assert "3 are left to run: set steps 1 higher" in capsys.readouterr().err

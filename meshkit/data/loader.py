@@ -1,4 +1,4 @@
-"""Batches on the mesh: an order that is a function of (seed, step) alone, and every process reads its own rows.
+"""Batches on the mesh: an order that is a function of (seed, position) alone, and every process reads its own rows.
 
 Letters of shapes: B samples of the global batch, m microbatches, S tokens of a sample. Sample i of a
 batch stands in microbatch i // (B / m), row i % (B / m); rows are cut over the mesh axis `data`.
@@ -54,11 +54,12 @@ class TokenSource:
 
 
 class Loader(Iterator[Batch]):
-    """An endless iterator of batches from `start_step` on, read ahead in a background thread.
+    """An endless iterator of batches, read ahead in a background thread.
 
     A batch is {tokens, targets: int32 [m, B/m, S]; weights: float32 [m, B/m, S]}, global arrays cut
-    over `data`; without a mesh, whole on this process's first device. Position g = step · B + i of the
-    run is in epoch g // len(source); inside an epoch samples come in a random order that (seed, epoch) gives.
+    over `data`; without a mesh, whole on this process's first device. Row i of batch k is at position
+    g = `start` + k · B + i of the run, whatever batches went before: g is in epoch g // len(source), and
+    inside an epoch samples come in a random order that (seed, epoch) gives.
 
     `samples` is the length of an epoch. Close it, or use it as a context manager. What the source raises
     is raised again by `next`.
@@ -72,12 +73,12 @@ class Loader(Iterator[Batch]):
         seed: int,
         microbatches: int = 1,
         mesh: Mesh | None = None,
-        start_step: int = 0,
+        start: int = 0,
         prefetch: int = 2,
         sequence: int | None = None,
         vocab: int | None = None,
     ) -> None:
-        """`sequence` and `vocab`, when given, are what every sample must have and stay below.
+        """`start`: samples read before. `sequence`, `vocab`: what every sample must have and stay below.
 
         Raises MeshkitError for too few samples, a malformed sample, or a batch that does not split.
         """
@@ -102,27 +103,27 @@ class Loader(Iterator[Batch]):
         self.samples = len(source)
         self._source_name, self._vocab = _name(source), vocab
         self._check(first, "sample 0")
-        self._shape = (microbatches, batch // microbatches, self.sequence)
+        self._start, self._shape = start, (microbatches, batch // microbatches, self.sequence)
         self._sharding: Sharding = SingleDeviceSharding(jax.local_devices()[0])
         if mesh is not None:
             self._sharding = NamedSharding(mesh, PartitionSpec(None, DATA))
         # Grain's shuffle is a keyed permutation computed index by index: random access, no table of indices.
         self._samples = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
         self._ahead = iter(
-            grain.MapDataset.range(start_step, sys.maxsize)
+            grain.MapDataset.range(sys.maxsize)
             .map(self.at)
             .to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch))
         )
 
-    def at(self, step: int) -> Batch:
-        """The batch of `step`, whatever was read before."""
+    def at(self, number: int) -> Batch:
+        """Batch `number`, counted from `start`, whatever was read before."""
         blocks: dict[range, dict[str, np.ndarray]] = {}
 
         def block(key: str, index: tuple[slice, ...]) -> np.ndarray:
             # JAX asks for the rows of this process's devices only; pipe and tensor peers share them.
             rows = range(self._shape[1])[index[1]]
             if rows not in blocks:
-                blocks[rows] = self.read(step, rows)
+                blocks[rows] = self.read(number, rows)
             return blocks[rows][key]
 
         return {
@@ -130,15 +131,15 @@ class Loader(Iterator[Batch]):
             for key, dtype in DTYPES.items()
         }
 
-    def read(self, step: int, rows: range) -> dict[str, np.ndarray]:
-        """Rows `rows` of every microbatch of the batch of `step`, on the host: arrays [m, rows, S]."""
+    def read(self, number: int, rows: range) -> dict[str, np.ndarray]:
+        """Rows `rows` of every microbatch of batch `number`, on the host: arrays [m, rows, S]."""
         m, width, sequence = self._shape
         arrays = {key: np.empty((m, len(rows), sequence), dtype) for key, dtype in DTYPES.items()}
         for microbatch in range(m):
             for place, row in enumerate(rows):
-                position = (step * m + microbatch) * width + row
+                position = self._start + (number * m + microbatch) * width + row
                 sample = self._samples[position]
-                self._check(sample, f"the sample at step {step}, microbatch {microbatch}, row {row}")
+                self._check(sample, f"the sample at position {position} of the run")
                 for key, array in arrays.items():
                     array[microbatch, place] = sample[key]
         return arrays

@@ -1,6 +1,7 @@
 """What a run trains and is evaluated on, from its config: a prepared folder, text, or the user's own data set."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from meshkit.config import DataConfig
 from meshkit.data.loader import Source, TokenSource
 from meshkit.data.prepare import prepare_cached
-from meshkit.data.tokens import TokenFile
+from meshkit.data.tokens import Header, TokenFile
 from meshkit.errors import MeshkitError
 from meshkit.imports import check_callable, load_object
 
@@ -28,6 +29,19 @@ class Sources:
     def vocab(self) -> int | None:
         """Ids are below this; None when only the user knows."""
         return self.files[0].vocab if self.files else None
+
+    @property
+    def identity(self) -> str:
+        """The same for the same training samples: what a checkpoint knows its data by."""
+        if self.files is None:
+            return f"{type(self.train).__module__}.{type(self.train).__qualname__}, {len(self.train)} samples"
+        counts = Header.read(self.files[0].folder).splits["train"]
+        return f"{counts.tokens} tokens, CRC-32 {counts.crc32:08x}"
+
+
+def cache_folder() -> Path:
+    """Where prepared `data.text` is kept: a matter of the machine, so by the XDG convention, not of the config."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "meshkit"
 
 
 def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sources:
@@ -53,7 +67,7 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
     folder = (
         Path(config.tokens)
         if config.tokens
-        else prepare_cached(config.text, config.cache, config.tokenizer, config.held_out)
+        else prepare_cached(config.text, cache_folder(), config.tokenizer, config.held_out)
     )
     files = TokenFile.open(folder, "train"), TokenFile.open(folder, "held_out")
     return Sources(TokenSource(files[0], config.sequence), TokenSource(files[1], config.sequence), files)

@@ -16,7 +16,7 @@ from jax import lax
 from meshkit.mesh import PIPE
 from meshkit.pipeline.buffers import STAGE_GATE, gate, get, put
 from meshkit.pipeline.collectives import axis_index
-from meshkit.pipeline.placement import Placement
+from meshkit.pipeline.placement import ROW, Placement
 from meshkit.pipeline.schedule import IDLE
 from meshkit.pipeline.stage import Context, Params
 
@@ -64,14 +64,14 @@ class Chunk:
             spare = range(self.sure, self.rows)
             for k in reversed(spare) if backward else spare:
                 index = jnp.where(k < self.count, k, IDLE)
-                with jax.named_scope(f"layer{k}"):
+                with jax.named_scope(f"{ROW}_{k}"):
                     carry = gate(STAGE_GATE, "some", index, functools.partial(_flipped, one, k), carry)
             return carry
 
         def all_(carry: C) -> C:
             if self.unrolled:
                 for k in reversed(range(self.sure)) if backward else range(self.sure):
-                    with jax.named_scope(f"layer{k}"):
+                    with jax.named_scope(f"{ROW}_{k}"):
                         carry = one(carry, k)
                 return carry
             ks = jnp.arange(self.sure, dtype=jnp.int32)

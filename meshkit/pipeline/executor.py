@@ -22,7 +22,7 @@ from meshkit.pipeline.buffers import MESH_GATE, STAGE_GATE, Space, empty_activat
 from meshkit.pipeline.chunks import Chunk, LayerMoves, chunk_of, parted, whole
 from meshkit.pipeline.collectives import axis_index, axis_size, psum, shift, widened
 from meshkit.pipeline.schedule import IDLE, Schedule
-from meshkit.pipeline.slots import Phase, SlotTable, allocate, phases
+from meshkit.pipeline.slots import PHASE, Phase, SlotTable, allocate, phases
 from meshkit.pipeline.stage import Context, Params, Stages, outer
 
 Here = dict[str, Any]
@@ -86,7 +86,7 @@ class Pipeline:
         for number, phase in enumerate(phases(slots.columns)):
             columns = dataclasses.asdict(slots.columns[phase.start : phase.stop])
             tick = functools.partial(run.tick, phase)
-            with jax.named_scope(f"phase{number}"):
+            with jax.named_scope(f"{PHASE}_{number}"):
                 carry, _ = lax.scan(tick, carry, jax.tree.map(jnp.asarray, columns))
         if not self.schedule.trains:
             return carry.loss, {}

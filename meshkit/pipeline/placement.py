@@ -16,6 +16,10 @@ from meshkit.errors import MeshkitError
 
 EMPTY_LAYER = -1
 
+ROW = "row"
+"""What is for row k of a chunk alone, such as the gate around a row that some chunks leave empty, is named
+`row_k` in the compiled program."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Placement:

@@ -17,6 +17,9 @@ import numpy as np
 
 from meshkit.pipeline.schedule import FORWARD, IDLE, WEIGHT, Schedule
 
+PHASE = "phase"
+"""The scan of phase number k is named `phase_k` in the compiled program, so that it can be found there."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Columns:

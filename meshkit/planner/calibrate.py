@@ -85,8 +85,9 @@ def fit_links(times: Sequence[float], payloads: Sequence[int], members: int) -> 
     weights = 1 / np.asarray(times)
     columns = np.stack([volume, np.full(len(payloads), members - 1.0)], axis=1) * weights[:, None]
     slope, step = np.linalg.lstsq(columns, np.asarray(times) * weights, rcond=None)[0]
+    # Noise may leave no slope: then the links are at least as fast as the fastest of these calls.
     fastest = float((volume / np.asarray(times)).max())
-    return Links(1 / slope if slope > 1 / (10 * fastest) else fastest, max(0.0, float(step)))
+    return Links(1 / slope if slope > 0 else fastest, max(0.0, float(step)))
 
 
 def measured_links(devices: Sequence[Any]) -> Links:

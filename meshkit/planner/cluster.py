@@ -12,9 +12,10 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from meshkit.config import MeshShape, Positive, Section, read_toml
+from meshkit.config import MeshShape, Positive, Section
 from meshkit.errors import MeshkitError
 from meshkit.planner.hardware import GIB, GIGA, MICRO, TERA, Accelerator, Efficiency, Link, accelerator
+from meshkit.reading import read_toml
 
 LEVELS = ("node", "network", "spine")
 """Where a link lies: in a node, between the nodes of a rack, between racks."""

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from meshkit.config import MeshShape
+from meshkit.config import MeshShape, load
 from meshkit.errors import MeshkitError
 from meshkit.planner import memory
+from meshkit.planner.check import Checked, check
 from meshkit.planner.estimate import Estimate, as_json
 from meshkit.planner.explain import Change, arithmetic, diagnose
 from meshkit.planner.plan import plan as make
@@ -40,10 +42,14 @@ def run(options: argparse.Namespace) -> int:
         mesh=None if options.mesh is None else _mesh(options.mesh),
         profile=options.profile,
     )
+    rows: tuple[Checked, ...] = ()
+    if options.check is not None:
+        plan, rows = check(plan, load(options.config or {"model": {"preset": options.model}}), options.check)
     if options.json:
-        print(to_json(plan, options.top, options.explain))
+        print(to_json(plan, options.top, options.explain, rows))
     else:
         show(plan, options.top, options.explain)
+        print(*rows, sep="\n", end="\n" * bool(rows))
     return 0
 
 
@@ -87,8 +93,8 @@ def chosen(plan: Plan, explain: int | None) -> tuple[int, Estimate] | None:
     return rank, plan.best[rank - 1]
 
 
-def to_json(plan: Plan, top: int, explain: int | None) -> str:
-    """One JSON object: what was planned, the best rows, and the explained one."""
+def to_json(plan: Plan, top: int, explain: int | None, checked: Sequence[Checked] = ()) -> str:
+    """One JSON object: what was planned, the best rows, the explained one, and those that were compiled."""
     row = chosen(plan, explain)
     report: dict[str, Any] = {
         "model": plan.job.model,
@@ -103,6 +109,8 @@ def to_json(plan: Plan, top: int, explain: int | None) -> str:
     }
     if row is not None:
         report["explained"] = {"rank": row[0], **as_json(row[1]), **_explained(row[1])}
+    if checked:
+        report["checked"] = [each.as_json() for each in checked]
     return json.dumps(report)
 
 

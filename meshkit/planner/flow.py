@@ -2,7 +2,7 @@
 
 Lock-step (meshkit): a tick lasts as long as its busiest stage. Where all chunks are alike, that is the closed form
 in the builders' docstrings; else the table is built, once, for few microbatches, and prolonged: in the steady
-state P more microbatches always cost the same. Asynchronous (one program a stage): the longest path.
+state more microbatches always cost the same. Asynchronous (one program a stage): the longest path.
 """
 
 import functools
@@ -25,18 +25,17 @@ def lock_step(name: str, stages: int, microbatches: int, chunks: int, costs: Cos
     if len(set(counts)) == 1:
         times = {kind: cost * counts[0] * chunks for kind, cost in costs.items()}
         return CLOSED[name](stages, microbatches, chunks, times)
-    short = shortened(stages, microbatches)
+    short, step = shortened(name, stages, microbatches)
     time = _table_time(name, stages, short, chunks, costs, tuple(counts))
     if short == microbatches:
         return time
-    longer = _table_time(name, stages, short + stages, chunks, costs, tuple(counts))
-    return time + (longer - time) / stages * (microbatches - short)
+    longer = _table_time(name, stages, short + step, chunks, costs, tuple(counts))
+    return time + (longer - time) * ((microbatches - short) // step)
 
 
-def shortened(stages: int, microbatches: int) -> int:
-    """The smallest number of microbatches, the same modulo P, that reaches the steady state."""
-    few = microbatches % stages + STEADY * stages
-    return min(few, microbatches)
+def shortened(name: str, stages: int, microbatches: int) -> tuple[int, int]:
+    """The fewest microbatches that reach the steady state, and by how many it goes on: interleaved by P at a time."""
+    return min(microbatches, STEADY * stages), stages if name == "interleaved" else 1
 
 
 def _gpipe(stages: int, m: int, chunks: int, times: Costs) -> float:
@@ -84,19 +83,21 @@ def table(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
     return builders.build(name, stages, microbatches, chunks)
 
 
-@functools.lru_cache(maxsize=256)
-def _places(name: str, stages: int, m: int, chunks: int) -> tuple[int, dict[str, np.ndarray]]:
-    """Number of ticks, and kind -> tick of each action [microbatch, group]."""
+@functools.lru_cache(maxsize=1024)
+def _loads(name: str, stages: int, m: int, chunks: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Layers by kind that stages go through in a tick, [tick, stage, kind], of ticks that differ; how often each is."""
     schedule = table(name, stages, m, chunks)
-    return schedule.ticks, {kind: schedule.ticks_of(kind) for kind in schedule.kinds}
+    loads, group = np.zeros((schedule.ticks, stages, len(schedule.kinds)), int), np.arange(stages * chunks)
+    for number, kind in enumerate(schedule.kinds):
+        when = schedule.ticks_of(kind)
+        np.add.at(loads[..., number], (when, np.broadcast_to(group % stages, when.shape)), np.asarray(counts))
+    return np.unique(loads, axis=0, return_counts=True)
 
 
 def _table_time(name: str, stages: int, m: int, chunks: int, costs: Costs, counts: tuple[int, ...]) -> float:
-    length, places = _places(name, stages, m, chunks)
-    busy, group = np.zeros((length, stages)), np.arange(stages * chunks)
-    for kind, when in places.items():
-        np.add.at(busy, (when, np.broadcast_to(group % stages, when.shape)), costs[kind] * np.asarray(counts)[None, :])
-    return float(busy.max(axis=1).sum())
+    loads, times = _loads(name, stages, m, chunks, counts)
+    each = np.array([costs[kind] for kind in table(name, stages, m, chunks).kinds])
+    return float((loads @ each).max(axis=1) @ times)
 
 
 # --- one program a stage --------------------------------------------------------------------------

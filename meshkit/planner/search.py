@@ -44,7 +44,7 @@ def search(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Plan:
     work = workload(job, cluster, profile)
     budget, tried = work.device.memory - memory.RESERVE, 0
     fitting, least, smallest = [], float("inf"), None
-    for layout in layouts(job, cluster.devices):
+    for layout in layouts(job, cluster.devices, profile):
         tried += 1
         need = max(sum(stage.values()) for stage in memory.stages(work, layout))
         if need <= budget:
@@ -58,14 +58,20 @@ def search(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Plan:
     return Plan(job, cluster, profile, tuple(best), tried, tight)
 
 
-def layouts(job: Job, devices: int) -> Iterator[Layout]:
-    """Every legal layout: mesh × microbatch × schedule × recompute × zero."""
+def layouts(job: Job, devices: int, profile: Profile = MESHKIT) -> Iterator[Layout]:
+    """Every legal layout: mesh × microbatch × schedule × recompute × zero.
+
+    meshkit's tables and levels of ZeRO are its own: other frameworks have 1F1B, interleaved or not, and cut moments.
+    """
+    levels, tables = (ZERO, SCHEDULES) if profile.lock_step else (ZERO[:1], ("1f1b", "interleaved"))
     for mesh in meshes(job, devices):
         share = job.batch // mesh.data
         for microbatch in _divisors(share):
             m = share // microbatch
             for schedule, virtual in _schedules(job, mesh, m):
-                for recompute, zero in itertools.product(RECOMPUTE, ZERO if mesh.data > 1 else ZERO[:1]):
+                if schedule not in tables:
+                    continue
+                for recompute, zero in itertools.product(RECOMPUTE, levels if mesh.data > 1 else levels[:1]):
                     yield Layout(mesh, microbatch, m, schedule, virtual, recompute, zero)
 
 

@@ -33,16 +33,20 @@ def run(options: argparse.Namespace) -> int:
     if options.export is not None:
         print("computing the layouts that the file will hold, half a minute or so", file=sys.stderr)
         size = export.write(world, boot, options.export)
-        print(f"{options.export}: {size / 2**20:.1f} MiB", file=sys.stderr)
+        _say(options.json, f"{options.export}: {size / 2**20:.1f} MiB", file=str(options.export), bytes=size)
         return 0
     serving = server(world, boot, options.port)
     address = f"http://{HOST}:{serving.server_port}/"
-    print(f"{address} (Ctrl-C ends it)", file=sys.stderr)
+    _say(options.json, f"{address} (Ctrl-C ends it)", address=address)
     if not options.no_browser:
         webbrowser.open(address)
     with serving:
         serving.serve_forever()
     return 0
+
+
+def _say(as_json: bool, text: str, **result: Any) -> None:
+    print(json.dumps(result) if as_json else text, flush=True)
 
 
 def prepare(source: str | None, cluster: str) -> tuple[World, Boot]:

@@ -161,7 +161,8 @@ def resolve(world: World, setting: Setting) -> Case:
         size = run.microbatch_size(setting.data)
     with _rule("schedule"):
         # The builder's rules hold for m as they do for fewer microbatches, alike modulo P.
-        flow.table(setting.schedule, setting.pipe, flow.shortened(setting.pipe, setting.microbatches), setting.virtual)
+        few = min(setting.microbatches, setting.microbatches % setting.pipe + setting.pipe)
+        flow.table(setting.schedule, setting.pipe, few, setting.virtual)
     with _rule("nodes"):
         work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence, setting.precision)
     layout = Layout(

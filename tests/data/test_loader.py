@@ -72,11 +72,20 @@ def test_seeds_give_different_orders_and_equal_seeds_equal_ones() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 1, 5, 1000])
-def test_starting_at_a_step_continues_the_run(start: int) -> None:
+def test_starting_after_some_samples_continues_the_run(start: int) -> None:
     source = Recording(50)
-    with Loader(source, batch=8, seed=3, start_step=start) as resumed, Loader(source, batch=8, seed=3) as any_step:
+    with Loader(source, batch=8, seed=3, start=8 * start) as resumed, Loader(source, batch=8, seed=3) as any_step:
         for step in range(start, start + 8):
             assert_equal(next(resumed), any_step.at(step))
+
+
+def test_another_batch_size_repeats_and_skips_no_sample() -> None:
+    source = Recording(50)
+    with Loader(source, batch=6, seed=3) as once:
+        whole = [i for k in range(20) for i in order(once.at(k))]
+    with Loader(source, batch=8, seed=3) as first, Loader(source, batch=12, seed=3, start=3 * 8) as then:
+        pieces = [i for k in range(3) for i in order(first.at(k))] + [i for k in range(8) for i in order(then.at(k))]
+    assert pieces == whole
 
 
 def test_running_from_zero_passes_through_every_step_in_order() -> None:
@@ -226,7 +235,7 @@ def test_a_malformed_later_sample_is_told_where_it_stands(change: dict[str, Any]
     with Loader(Changed(change, since=1), batch=4, seed=0, vocab=50) as loader:
         with pytest.raises(MeshkitError, match=message) as caught:
             next(loader)
-        assert "step 0, microbatch 0, row" in str(caught.value)
+        assert "the sample at position 0 of the run" in str(caught.value)
 
 
 @pytest.mark.parametrize("sample", [None, [1, 2], {}, {"tokens": 3}])

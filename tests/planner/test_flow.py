@@ -76,11 +76,3 @@ def test_asynchronous_time_with_the_busiest_stage_last_is_the_timelines(
 def test_early_backward_holds_no_more_microbatches_than_there_are_stages_left(stages: int, microbatches: int) -> None:
     held = flow.early_backward(stages, microbatches).in_flight().max(axis=0)
     assert list(held) == [min(microbatches, stages - stage) for stage in range(stages)]
-
-
-@given(stages=st.integers(1, 10_000), microbatches=st.integers(1, 10_000))
-def test_a_shortened_table_is_in_its_steady_state(stages: int, microbatches: int) -> None:
-    short = flow.shortened(stages, microbatches)
-    assert short <= microbatches
-    assert (microbatches - short) % stages == 0
-    assert short == microbatches or short >= flow.STEADY * stages

@@ -1,0 +1,129 @@
+"""Finding the checkpoint that a run goes on from: the newest that is whole."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from jax.experimental import multihost_utils
+
+from meshkit.checkpoint import seal
+from meshkit.checkpoint.record import Record
+from meshkit.checkpoint.store import History
+from meshkit.config import RunConfig
+from meshkit.errors import MeshkitError
+
+AUTO, NEVER = "auto", "never"
+FOLDER = "checkpoints"
+DAMAGED = ".damaged"
+
+NONE, FAILED = -1, -2
+
+Note = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """A checkpoint to begin from. own: it is of this very run, which goes on as if never interrupted."""
+
+    folder: epath.Path
+    record: Record
+    own: bool
+
+    @property
+    def history(self) -> History:
+        """The metrics logged until then."""
+        return ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(self.folder / "history")["records"]
+
+
+def home(config: RunConfig, run_dir: str | os.PathLike[str]) -> epath.Path:
+    """The folder of the checkpoints of the run in `run_dir`."""
+    return epath.Path(config.checkpoint.folder or epath.Path(run_dir) / FOLDER).absolute()
+
+
+def find(config: RunConfig, note: Note) -> Origin | None:
+    """What `resume` says to begin from; None: step 0.
+
+    A damaged checkpoint is shown and set aside, and the one before it taken. Raises MeshkitError when none
+    is whole, or a path holds none.
+    """
+    if config.resume == NEVER:
+        if config.checkpoint.folder and steps_of(epath.Path(config.checkpoint.folder)):
+            raise MeshkitError(
+                f"checkpoint.folder = {config.checkpoint.folder!r}: holds checkpoints, and resume = 'never' begins "
+                "another run: choose another folder"
+            )
+        return None
+    own = newest_whole(home(config, config.run_dir), note)
+    if own is not None:
+        return Origin(own, Record.read(own), own=True)
+    if config.resume == AUTO:
+        return None
+    folder = address(config.resume)
+    wrong = seal.damage(folder)
+    if wrong:
+        raise MeshkitError(f"resume = {config.resume!r}: {folder} is damaged: {few(wrong)}")
+    return Origin(folder, Record.read(folder), own=False)
+
+
+def steps_of(folder: epath.Path) -> list[int]:
+    """Steps of the checkpoints in `folder`, ascending."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+def address(path: str) -> epath.Path:
+    """The checkpoint that a user means by `path`: itself, the newest of its folder, or of its run."""
+    folder = epath.Path(path).absolute()
+    if (folder / "record").is_dir():
+        return folder
+    for inside in (folder, folder / FOLDER):
+        steps = steps_of(inside)
+        if steps:
+            return inside / str(steps[-1])
+    raise MeshkitError(f"{path}: no checkpoint, no folder of checkpoints and no run that has any")
+
+
+def newest_whole(folder: epath.Path, note: Note) -> epath.Path | None:
+    """The newest checkpoint of `folder` that is whole; None when it holds no checkpoint.
+
+    Process 0 looks, and tells the others.
+    """
+    step = NONE
+    if jax.process_index() == 0:
+        step = _newest_whole(folder, note)
+    step = int(multihost_utils.broadcast_one_to_all(np.int32(step)))
+    if step == FAILED:
+        raise MeshkitError(
+            f"{folder}: no checkpoint is whole; those that were are set aside there as *{DAMAGED}. Set resume = "
+            "'never' to begin anew in a numbered neighbour of run_dir, or resume to a checkpoint of another run"
+        )
+    return None if step == NONE else folder / str(step)
+
+
+def _newest_whole(folder: epath.Path, note: Note) -> int:
+    steps = steps_of(folder)
+    for step in reversed(steps):
+        wrong = seal.damage(folder / str(step))
+        if not wrong:
+            return step
+        aside = folder / f"{step}{DAMAGED}"
+        note(f"error: the checkpoint {folder / str(step)} is damaged ({few(wrong)}): it is set aside as {aside.name}")
+        if aside.exists():
+            aside.rmtree()
+        (folder / str(step)).rename(aside)
+    return FAILED if steps or any(path.name.endswith(DAMAGED) for path in _inside(folder)) else NONE
+
+
+def _inside(folder: epath.Path) -> list[epath.Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def few(sentences: list[str], most: int = 3) -> str:
+    """The first of the sentences in one line, and how many more there are."""
+    more = f" and {len(sentences) - most} more" if len(sentences) > most else ""
+    return "; ".join(sentences[:most]) + more

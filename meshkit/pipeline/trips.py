@@ -1,0 +1,86 @@
+"""How often each stage runs what stands in a compiled step, its gates counted from the schedule. NumPy only.
+
+The compiler knows the trips of a scan, but not of a gate: a loop of zero or one trip that the tables which the
+executor reads open and close. Those tables are made on the host, and every loop that they steer says in its name
+which entries steer it: `phase_1/while` is the scan over the ticks of phase 1; `phase_1/…/forward/stage_gate/while`
+in it opens where the column `forward` has a microbatch; `row_2/stage_gate/while` in that, where the chunk at work
+has a layer in row 2. So what stands in a path of loops is run, on stage s, once for each tick of the phase at which
+every gate on the path is open, times the trips of its other loops.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshkit.hlo import Loop
+from meshkit.pipeline.placement import ROW, Placement
+from meshkit.pipeline.schedule import IDLE, Schedule
+from meshkit.pipeline.slots import PHASE, Columns, Phase, allocate, phases
+
+ACTIONS = ("embed", "forward", "head", "backward", "weight", "embed_gradient")
+"""What a tick does, in order: columns of the slot table, and scopes in the compiled program."""
+
+_TICKS = re.compile(rf"(?:^|/){PHASE}_(\d+)/while$")
+_ACTION = re.compile(rf"(?:^|/){PHASE}_(\d+)/(?:.*?/)??({'|'.join(ACTIONS)})/")
+_GATE = re.compile(rf"/(?:{ROW}_(\d+)/)?(?:stage|mesh)_gate/while$")
+
+
+def action_of(op_name: str) -> str | None:
+    """Which of ACTIONS an instruction belongs to, by its `op_name`; None outside of the ticks."""
+    found = _ACTION.search(op_name)
+    return found[2] if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Trips:
+    """The trips of the loops in the program that runs `schedule`, with layers placed by `placement`."""
+
+    schedule: Schedule
+    placement: Placement
+
+    def of(self, path: Sequence[Loop]) -> np.ndarray | None:
+        """How often a step runs what stands in `path` (loops, outermost first): int array [stage].
+
+        None when that cannot be known, as in a loop of a model's own that ends when it will.
+        """
+        phase: Phase | None = None
+        open_, others, scanned = np.ones((1, self.schedule.stages), bool), 1, 1
+        for loop in path:
+            ticks, gate, action = (form.search(loop.op_name) for form in (_TICKS, _GATE, _ACTION))
+            if ticks:
+                phase, scanned = self._phases[int(ticks[1])], loop.trips or 0
+            elif gate and action:
+                phase = self._phases[int(action[1])]
+                open_ = open_ & self._open(phase, action[2], None if gate[1] is None else int(gate[1]))
+            elif loop.trips is None:
+                return None
+            else:
+                others *= loop.trips
+        if phase is None:
+            return np.full(self.schedule.stages, others)
+        # A scan of one tick is no loop any more; any other that has not its own trips was changed by the compiler.
+        if scanned != phase.stop - phase.start:
+            return None
+        return others * np.broadcast_to(open_, (scanned, self.schedule.stages)).sum(0)
+
+    def _open(self, phase: Phase, action: str, row: int | None) -> np.ndarray:
+        """When a gate is open: bool array [tick of the phase, stage], or [tick, 1] where stages agree."""
+        columns = self._columns[phase.start : phase.stop]
+        busy: np.ndarray = getattr(columns, action) != IDLE
+        if busy.ndim == 1:
+            return busy[:, None]
+        if row is None:
+            return busy
+        groups = getattr(columns, f"{action}_chunk") * self.schedule.stages + np.arange(self.schedule.stages)
+        return busy & (np.array(self.placement.counts)[groups] > row)
+
+    @functools.cached_property
+    def _columns(self) -> Columns:
+        return allocate(self.schedule).columns
+
+    @functools.cached_property
+    def _phases(self) -> list[Phase]:
+        return phases(self._columns)

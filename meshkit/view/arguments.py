@@ -1,0 +1,25 @@
+"""The arguments of `meshkit view`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from meshkit.commands import add_command
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser."""
+    view = add_command(commands, "view", _view, "see a layout: devices, data, schedule, performance")
+    view.add_argument(
+        "source", metavar="CONFIG_OR_RUN", nargs="?", help="a TOML file or a run's folder (default: a 70B on 64 GPUs)"
+    )
+    view.add_argument("--cluster", metavar="KIND", default="h100", help="kind of devices (default: h100)")
+    view.add_argument("--export", type=Path, metavar="FILE", help="write the page as one file instead of serving it")
+    view.add_argument("--port", type=int, default=0, metavar="N", help="of localhost (default: a free one)")
+    view.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
+
+
+def _view(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from meshkit.view import command
+
+    return command.run(options)
