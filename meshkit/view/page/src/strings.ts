@@ -172,7 +172,7 @@ const strings = {
   "perf.room": ["{need} of {have}: {left} are free.", "{have} 中用 {need}，余 {left}。"],
   "perf.short": ["{need} and there are {have}: {left} too much.", "需要 {need}，只有 {have}：超出 {left}。"],
   "perf.sweeps": ["If one number changes", "只改一个数"],
-  "perf.sweepsNote": ["Ringed red: does not fit memory. Black: where you are. Click a point to go there.", "红圈：显存放不下。黑点：当前位置。点击即可切换。"],
+  "perf.sweepsNote": ["Ringed red: does not fit memory. The big point: where you are. Click another to go there.", "红圈：显存放不下。大点：当前位置。点击其他点即可切换。"],
   "perf.onePoint": ["Only one value is legal.", "只有一个合法取值。"],
   "perf.compare": ["A against B", "A 与 B 对比"],
   "perf.pin": ["Keep this as A", "以当前为 A"],
