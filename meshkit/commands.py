@@ -11,10 +11,8 @@ Run = Callable[[argparse.Namespace, dict[str, Any]], int]
 """(options, overrides of the config) -> exit code."""
 
 
-def add_command(
-    commands: Any, name: str, run: Run, purpose: str, usage: str | None = None, json_result: bool = True
-) -> argparse.ArgumentParser:
-    """A sub-command with --json (if it has a result), dispatched to `run(options, overrides)`."""
+def add_command(commands: Any, name: str, run: Run, purpose: str, usage: str | None = None) -> argparse.ArgumentParser:
+    """A sub-command with --json, dispatched to `run(options, overrides)`."""
     command = commands.add_parser(
         name,
         help=purpose,
@@ -23,8 +21,7 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    if json_result:
-        command.add_argument("--json", action="store_true", help="print the result as JSON, for a program")
+    command.add_argument("--json", action="store_true", help="print the result as JSON, for a program")
     command.set_defaults(run=run)
     return command
 

@@ -9,7 +9,7 @@ from meshkit.commands import add_command
 
 def add(commands: Any) -> None:
     """Add it to the parser."""
-    view = add_command(commands, "view", _view, "see a layout: devices, data, schedule, performance", json_result=False)
+    view = add_command(commands, "view", _view, "see a layout: devices, data, schedule, performance")
     view.add_argument(
         "source", metavar="CONFIG_OR_RUN", nargs="?", help="a TOML file or a run's folder (default: a 70B on 64 GPUs)"
     )

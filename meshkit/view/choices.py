@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshkit.planner import flow
-from meshkit.view.setting import Case, IllegalSettingError, Setting, World, resolve
+from meshkit.view.setting import PRECISION, RECOMPUTE, ZERO, Case, IllegalSettingError, Setting, World, resolve
 
 VALUES: dict[str, tuple[Any, ...]] = {
     "data": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512),
@@ -15,8 +15,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "schedule": tuple(flow.CLOSED),
     "virtual": (1, 2, 4, 5, 8),
     "microbatches": (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512),
-    "recompute": ("full", "selective", "none"),
-    "zero": (0, 1, 2, 3),
+    "recompute": RECOMPUTE,
+    "zero": ZERO,
+    "precision": PRECISION,
     "batch": (8, 16, 24, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096),
     "sequence": (128, 512, 1024, 2048, 4096, 8192, 16384, 32768),
 }

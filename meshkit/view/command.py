@@ -3,14 +3,16 @@
 import argparse
 import json
 import sys
+import warnings
 import webbrowser
 from pathlib import Path
 from typing import Any
 
-from meshkit.config import RunConfig, load
+from meshkit.config import RunConfig, keys, load
 from meshkit.errors import MeshkitError
 from meshkit.mesh import resolve as resolve_mesh
 from meshkit.models.presets import sizes
+from meshkit.pipeline.costs import WIDENING
 from meshkit.planner import flow
 from meshkit.view import export
 from meshkit.view.page_file import Boot, Preset
@@ -31,16 +33,20 @@ def run(options: argparse.Namespace) -> int:
     if options.export is not None:
         print("computing the layouts that the file will hold, half a minute or so", file=sys.stderr)
         size = export.write(world, boot, options.export)
-        print(f"{options.export}: {size / 2**20:.1f} MiB", file=sys.stderr)
+        _say(options.json, f"{options.export}: {size / 2**20:.1f} MiB", file=str(options.export), bytes=size)
         return 0
     serving = server(world, boot, options.port)
     address = f"http://{HOST}:{serving.server_port}/"
-    print(f"{address} (Ctrl-C ends it)", file=sys.stderr)
+    _say(options.json, f"{address} (Ctrl-C ends it)", address=address)
     if not options.no_browser:
         webbrowser.open(address)
     with serving:
         serving.serve_forever()
     return 0
+
+
+def _say(as_json: bool, text: str, **result: Any) -> None:
+    print(json.dumps(result) if as_json else text, flush=True)
 
 
 def prepare(source: str | None, cluster: str) -> tuple[World, Boot]:
@@ -56,6 +62,7 @@ def prepare(source: str | None, cluster: str) -> tuple[World, Boot]:
         if path.is_dir():
             measured, path = _timeline(path), path / CONFIG_FILE
         config = load(path)
+        _check(config)
         world = World.of(sizes(config.model))
         first = own = of_config(config, cluster)
     resolve(world, first)
@@ -90,7 +97,27 @@ def of_config(config: RunConfig, cluster: str) -> Setting:
         config.zero,
         config.data.batch,
         config.data.sequence,
+        config.precision,
     )
+
+
+LEFT_OUT = ("offload", "grad_dtype", "pipeline.overlap", "pipeline.layers_per_stage")
+"""Keys that the planner's estimate knows nothing of."""
+
+
+def _check(config: RunConfig) -> None:
+    """Warns of what will not be shown. Raises MeshkitError when the model is one that the planner cannot count."""
+    family = sizes(config.model).family
+    if family not in WIDENING:
+        raise MeshkitError(
+            f"model.family = {family!r}: the view counts the work of {' and '.join(WIDENING)}, not of your own models"
+        )
+    for key in LEFT_OUT:
+        value: Any = config
+        for name in key.split("."):
+            value = getattr(value, name)
+        if value != keys()[key].default:
+            warnings.warn(f"{key} = {value}: the view shows the layout without it", stacklevel=2)
 
 
 def _timeline(folder: Path) -> dict[str, Any] | None:

@@ -25,6 +25,12 @@ ETHERNET = Link("Ethernet", 12.5 * GIGA, 20 * MICRO)
 """100 Gb/s a device between racks. Latency assumed: a routed fabric of a few switches."""
 
 
+RECOMPUTE = ("full", "selective", "none")
+ZERO = (0, 1, 2, 3)
+PRECISION = ("bfloat16", "float32")
+"""What the config allows; of precisions, those with a peak in the catalogue of devices."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """Every control of the page. batch: samples of a step over all replicas; sequence: tokens of a sample."""
@@ -41,6 +47,7 @@ class Setting:
     zero: int = 1
     batch: int = 512
     sequence: int = 4096
+    precision: str = "bfloat16"
 
     @property
     def mesh(self) -> MeshShape:
@@ -154,15 +161,15 @@ def resolve(world: World, setting: Setting) -> Case:
         size = run.microbatch_size(setting.data)
     with _rule("schedule"):
         # The builder's rules hold for m as they do for fewer microbatches, alike modulo P.
-        steady = flow.STEADY * setting.pipe
-        m = min(setting.microbatches, steady + setting.microbatches % setting.pipe)
-        flow.table(setting.schedule, setting.pipe, m, setting.virtual)
+        few = min(setting.microbatches, setting.microbatches % setting.pipe + setting.pipe)
+        flow.table(setting.schedule, setting.pipe, few, setting.virtual)
     with _rule("nodes"):
-        work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence)
+        work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence, setting.precision)
     layout = Layout(
         mesh, size, setting.microbatches, setting.schedule, setting.virtual, setting.recompute, setting.zero
     )
-    return Case(world, setting, work, Job(setting.model, model, setting.batch, setting.sequence), layout)
+    job = Job(setting.model, model, setting.batch, setting.sequence, setting.precision)
+    return Case(world, setting, work, job, layout)
 
 
 def _config(world: World, setting: Setting) -> RunConfig:
@@ -170,7 +177,7 @@ def _config(world: World, setting: Setting) -> RunConfig:
     for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", flow.CLOSED)):
         if getattr(setting, name) not in known:
             raise MeshkitError(f"{name} = {getattr(setting, name)}: no such {name}; known: {', '.join(known)}")
-    policies = {"recompute": ("full", "selective", "none"), "zero": (0, 1, 2, 3)}
+    policies = {"recompute": RECOMPUTE, "zero": ZERO, "precision": PRECISION}
     for name, values in policies.items():
         if getattr(setting, name) not in values:
             raise MeshkitError(f"{name} = {getattr(setting, name)}: it is one of {', '.join(map(str, values))}")
@@ -184,14 +191,14 @@ def _config(world: World, setting: Setting) -> RunConfig:
 
 
 @functools.lru_cache(maxsize=256)
-def _workload(world: World, model: str, kind: str, devices: int, sequence: int) -> Workload:
+def _workload(world: World, model: str, kind: str, devices: int, sequence: int, precision: str) -> Workload:
     """One for all layouts of a model on as many devices: it remembers its parts."""
     device, between_racks = world.clusters[kind]
     cluster = regular(device, devices)
     per_rack = min(cluster.nodes, NODES_OF_A_RACK)
     links = (cluster.links[0], cluster.links[1], between_racks)
     cluster = dataclasses.replace(cluster, per_rack=per_rack, links=links)
-    return workload(Job(model, world.models[model], 1, sequence), cluster)
+    return workload(Job(model, world.models[model], 1, sequence, precision), cluster)
 
 
 # --- settings with a name -------------------------------------------------------------------------

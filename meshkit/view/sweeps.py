@@ -103,15 +103,15 @@ class Best:
 
 def best(case: Case) -> Best:
     """The planner's search on the case's devices, for its batch."""
-    found = _search(case.work, case.setting.model, case.setting.batch)
+    found = _search(case.work, case.job)
     rows = [_row(rank, estimate) for rank, estimate in enumerate(found.best[:BEST], 1)]
     return Best(rows, found.tried, len(found.best))
 
 
 @functools.lru_cache(maxsize=64)
-def _search(work: Workload, model: str, batch: int) -> search.Plan:
+def _search(work: Workload, job: Job) -> search.Plan:
     """Remembered: it takes seconds."""
-    return search.search(Job(model, work.sizes, batch, work.sequence), work.cluster)
+    return search.search(job, work.cluster)
 
 
 def _row(rank: int, found: Estimate) -> Row:

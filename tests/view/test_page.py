@@ -102,6 +102,8 @@ def test_a_runs_folder_brings_its_timeline(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("devices = 8\n[mesh]\npipe = 3\n", "takes a multiple of 3 devices"),
+        ('devices = 1\n[model]\nfamily = "own:Model"\n', "not of your own models"),
+        ('devices = 1\nprecision = "float64"\n', "precision = float64: it is one of bfloat16, float32"),
         ("[mesh]\npipe = 2\n", "needs to know how many devices"),
         ('devices = 2\n[pipeline]\nschedule = "my.txt"\n', "meshkit schedule my.txt draws a file"),
     ],
@@ -110,6 +112,13 @@ def test_a_config_that_cannot_be_drawn_says_why(tmp_path: Path, line: str, messa
     path = tmp_path / "config.toml"
     path.write_text(line)
     with pytest.raises(MeshkitError, match=message):
+        command.prepare(str(path), "h100")
+
+
+def test_a_config_is_shown_without_what_the_planner_does_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("offload = true\n" + CONFIG)
+    with pytest.warns(UserWarning, match="offload = True: the view shows the layout without it"):
         command.prepare(str(path), "h100")
 
 

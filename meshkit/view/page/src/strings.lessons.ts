@@ -37,8 +37,8 @@ export const lessonStrings = {
     "先保证放得下，再让 η（一步中用于计算的占比）尽量大。剩下的是通信和气泡。\n\n先取 T：组在节点内、矩阵仍足够大；再取显存允许的最少 stage；其余设备都给 D。然后看一步在等什么。tensor 时间长：减小 T。气泡长：增加 microbatch、减少 stage，或用 interleaved。显存超出：更多 stage、recompute、更高的 ZeRO。\n\n70B 模型在 64 张 GPU 上的经典答案是 8 × 4 × 2。曲线显示它周围的情形，以及规划器能走到哪里。"],
   "learn.uses": ["Where it is used", "用在哪里"],
   "learn.uses.text": [
-    "Fine-tuning 8B on one node: weights fit, so D alone with ZeRO, or T = 2 when sequences are long.\n\nPre-training 70B on tens of GPUs: T inside a node, two to four stages, the rest replicas. This page's first case.\n\nPre-training 405B on thousands: T = 8, sixteen stages, dozens of replicas over racks. Llama 3 used 8 × 16 × 128 on 16,384 GPUs (arXiv 2407.21783).\n\nServing large models: tensor and pipe cut the weights in the same way; there are no gradients, so data is only more copies.",
-    "单节点微调 8B：权重放得下，只用 D 加 ZeRO；序列长时 T = 2。\n\n几十张 GPU 预训练 70B：T 在节点内，两到四个 stage，其余作副本。本页的第一个例子。\n\n数千张 GPU 预训练 405B：T = 8，十六个 stage，几十上百个副本跨机柜。Llama 3 在 16,384 张 GPU 上用了 8 × 16 × 128（arXiv 2407.21783）。\n\n推理大模型：tensor 与 pipe 以同样方式切权重；没有梯度，data 只是更多份拷贝。"],
+    "Fine-tuning 8B on one node: weights fit, so D alone with ZeRO, or T = 2 when sequences are long.\n\nPre-training 70B on tens of GPUs: T inside a node, two to four stages, the rest replicas. This page's first case.\n\nPre-training 405B on thousands: T = 8, sixteen stages, dozens of replicas over racks. Llama 3 used T = 8, P = 16, D = 128 on 16,384 GPUs (arXiv 2407.21783).\n\nServing large models: tensor and pipe cut the weights in the same way; there are no gradients, so data is only more copies.",
+    "单节点微调 8B：权重放得下，只用 D 加 ZeRO；序列长时 T = 2。\n\n几十张 GPU 预训练 70B：T 在节点内，两到四个 stage，其余作副本。本页的第一个例子。\n\n数千张 GPU 预训练 405B：T = 8，十六个 stage，几十上百个副本跨机柜。Llama 3 在 16,384 张 GPU 上用了 T = 8、P = 16、D = 128（arXiv 2407.21783）。\n\n推理大模型：tensor 与 pipe 以同样方式切权重；没有梯度，data 只是更多份拷贝。"],
   "learn.myths": ["Common misconceptions", "常见误解"],
   "learn.myths.text": ["Each with a setting or a command that shows the truth.", "每条都附有能验证真相的设置或命令。"],
   "myth.faster": ["“More devices, more speed.”", "“设备越多越快。”"],

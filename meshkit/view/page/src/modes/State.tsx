@@ -26,7 +26,7 @@ const NARROWEST = 15; // pixels of a tick in which its microbatch can be read
 
 /** The setting of the other schedule, when one is compared. */
 function useOther(overview: Overview): Table | null {
-  const choice = overview.choices.schedule.find((one) => one.value === against.value && !refused(one));
+  const choice = overview.choices.schedule.find((one) => one.value === against.value && one.value !== overview.setting.schedule && !refused(one));
   const { data, stale } = usePart("schedule", choice ? toQuery({ ...setting.value, ...choice.change }) : query.value);
   return choice && !stale ? data : null;
 }
@@ -34,6 +34,12 @@ function useOther(overview: Overview): Table | null {
 /** Where the cursor's tick begins on a clock. */
 const timeOf = (table: Table, tick: number): number =>
   clock.value === "ticks" ? tick : clock.value === "ms" ? table.tick_ms[tick] : (tick / table.ticks) * table.free_ms;
+
+/** The tick that goes on at a time of a clock. */
+function tickAt(table: Table, time: number): number {
+  const tick = clock.value === "ms" ? table.tick_ms.findLastIndex((start) => start <= time) : Math.floor((time / total(table, clock.value)) * table.ticks);
+  return Math.max(0, Math.min(table.ticks - 1, tick));
+}
 
 export function State({ overview }: { overview: Overview }) {
   const { data: table } = usePart("schedule");
@@ -98,8 +104,7 @@ export function State({ overview }: { overview: Overview }) {
     const frame = frames(size)[0];
     const [a, b] = strip ? [0, longest] : [frame.from, frame.to];
     const time = a + ((x - LEFT) / frame.width) * (b - a);
-    const tick = clock.value === "ms" ? table.tick_ms.findLastIndex((start) => start <= time) : Math.floor((time / total(table, clock.value)) * table.ticks);
-    cursor.value = Math.max(0, Math.min(table.ticks - 1, tick));
+    cursor.value = tickAt(table, time);
   };
   const label = `${t("state.tick")} ${at + 1}/${table.ticks}${clock.value === "ticks" ? "" : ` · ${seconds(now / 1e3)}`}`;
   return (
@@ -211,17 +216,17 @@ export function StateInspector({ overview }: { overview: Overview }) {
   const { data: table } = usePart("schedule");
   const other = useOther(overview);
   if (!table) return null;
+  const at = Math.min(cursor.value, table.ticks - 1);
   return (
     <div class="inspector" aria-live="polite">
       <h2>{t("state.now")}</h2>
-      <Now table={table} overview={overview} />
-      {other && (<><h2>{other.name}</h2><Now table={other} overview={overview} /></>)}
+      <Now table={table} at={at} overview={overview} />
+      {other && (<><h2>{other.name}</h2><Now table={other} at={tickAt(other, timeOf(table, at))} overview={overview} /></>)}
     </div>
   );
 }
 
-function Now({ table, overview }: { table: Table; overview: Overview }) {
-  const at = Math.min(cursor.value, table.ticks - 1);
+function Now({ table, at, overview }: { table: Table; at: number; overview: Overview }) {
   const doing: string[][] = Array.from({ length: table.stages }, () => []);
   const { tick, stage, kind, microbatch, chunk } = table.actions;
   for (let k = 0; k < tick.length; k++)

@@ -34,6 +34,7 @@ export function Controls({ overview }: { overview: Overview }) {
       <section aria-label={t("control.memory")}>
         <Control name="recompute" choices={choices.recompute} wide />
         <Control name="zero" choices={choices.zero} />
+        <Control name="precision" choices={choices.precision} wide />
       </section>
       <section aria-label={t("control.job")}>
         <Control name="batch" choices={choices.batch} />
