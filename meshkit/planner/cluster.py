@@ -66,7 +66,7 @@ class Group:
 @functools.lru_cache(maxsize=4096)
 def group(size: int, stride: int, devices: int, per_node: int, per_rack: int) -> Group:
     """The group of `size` devices that are `stride` apart, among `devices`. per_rack: devices of a rack."""
-    period = min(devices, math.lcm(size * stride, per_node))
+    period = min(devices, math.lcm(size * stride, per_node, per_rack))
     spread = {}
     for unit in (per_node, per_rack):
         most = 1

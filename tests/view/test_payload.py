@@ -55,7 +55,6 @@ def test_groups_cross_the_links_that_the_planner_charges(case: Case) -> None:
             assert (max(axis.levels) > 0) == (peers[name].level > 0)
 
 
-@pytest.mark.xfail(reason="planner.cluster.group looks for groups across racks among too few devices", strict=True)
 def test_groups_cross_the_racks_that_the_planner_charges() -> None:
     case = resolve(WORLD, CASES["uneven"])
     assert max(devices.mesh(case).axes["pipe"].levels) == groups(case.setting.mesh, case.cluster)["pipe"].level
