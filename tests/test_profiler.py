@@ -201,7 +201,7 @@ def test_a_run_from_the_command_line_leaves_a_profile(tmp_path: Path, capsys: py
     config.write_text(
         f'steps = 4\nprecision = "float32"\nrun_dir = "{tmp_path}/run"\n[mesh]\npipe = 2\ndata = 4\n'
         "[pipeline]\nmicrobatches = 2\n[model]\nlayers = 2\nwidth = 16\nheads = 2\nkv_heads = 2\nmlp_width = 32\n"
-        f'[data]\nbatch = 8\nsequence = 16\ntext = ["{config}"]\nheld_out = 0.5\ncache = "{tmp_path}/cache"\n'
+        f'[data]\nbatch = 8\nsequence = 16\ntext = ["{config}"]\nheld_out = 0.5\n'
     )
     assert main(["train", str(config), "--profile", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)

@@ -1,5 +1,6 @@
 """The checkpoints of a run: saved in the background while training goes on, kept by rule, found whole or refused."""
 
+import contextlib
 import logging
 import math
 import sys
@@ -81,6 +82,7 @@ class Checkpoints:
         It waits for the save before it, if that is still under way.
         """
         self.wait()
+        self._clear()
         self.last, self._began = record.step, time.monotonic()
         metrics = None if record.held_out_loss is None else {"held_out_loss": record.held_out_loss}
         items = ocp.args.Composite(
@@ -118,9 +120,15 @@ class Checkpoints:
             f"error: the checkpoint of step {self.last} could not be written to {self.folder}: training goes on; "
             f"{left}. The reason: {_reason(error)}"
         )
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove what failed saves left. Writes that Orbax left behind may still add to it: then at the next chance."""
         if jax.process_index() == 0:
-            for path in self._unfinished():
-                path.rmtree(missing_ok=True)
+            others = [path for path in self.folder.iterdir() if TEMPORARY in path.name]
+            for path in {*self._unfinished(), *others}:
+                with contextlib.suppress(OSError):
+                    path.rmtree(missing_ok=True)
 
     def _seal(self) -> None:
         """Called when every file is written, before Orbax commits."""
@@ -140,6 +148,7 @@ class Checkpoints:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.wait()
+        self._clear()
         self._manager.close()
         sys.unraisablehook = self._hook
 

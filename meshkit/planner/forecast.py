@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
+from meshkit.pipeline.costs import WIDENING
 from meshkit.planner import cluster, memory
 from meshkit.planner.estimate import estimate
 from meshkit.planner.hardware import CATALOGUE, Accelerator
@@ -35,6 +36,7 @@ def forecast(config: RunConfig, vocab: int, model_parameters: int, device_kind: 
     unknown = [
         f"{key} = {value}"
         for key, value, known in (
+            ("model.family", chosen.family, WIDENING),
             ("offload", config.offload, (False,)),
             ("grad_dtype", config.grad_dtype, ("float32",)),
             ("loss", config.loss, ("cross_entropy",)),
@@ -45,8 +47,8 @@ def forecast(config: RunConfig, vocab: int, model_parameters: int, device_kind: 
         )
         if value not in known
     ]
-    if model_parameters != parameters(chosen):
-        unknown.append("a model that is none of its presets")
+    if not unknown and model_parameters != parameters(chosen):  # a model given to `train`, not named in the config
+        unknown.append("a model of one's own")
     if unknown:
         return Forecast(None, None, f"the planner does not know {', '.join(unknown)}")
     job = Job(config.model.preset, chosen, config.data.batch, config.data.sequence, config.precision)
