@@ -20,9 +20,9 @@ import numpy as np
 from meshkit import hlo
 from meshkit.mesh import PIPE
 from meshkit.pipeline.placement import ROW, Placement
-from meshkit.pipeline.schedule import FORWARD, IDLE, WEIGHT, Schedule
-from meshkit.pipeline.slots import PHASE, Columns, Phase, allocate, phases
-from meshkit.pipeline.trips import ACTIONS
+from meshkit.pipeline.schedule import FORWARD, WEIGHT, Schedule
+from meshkit.pipeline.slots import PHASE
+from meshkit.pipeline.trips import ACTIONS, Trips
 
 HOPS = ("hop_forward", "hop_backward")
 STEP = ("gather_weights", "reduce_gradients", "update")
@@ -169,17 +169,18 @@ class Program:
         """(tick, microbatch, chunk) of each time in a step that a device does what is in a place."""
         if place.phase is None or place.scope not in ACTIONS + HOPS:
             return []
-        phase = self._phases[place.phase]
-        ticks = range(phase.start, phase.stop)
+        phase, stage = self._trips.phases[place.phase], self.coordinates(device)[PIPE]
+        ticks = np.arange(phase.start, phase.stop)
         if place.scope in HOPS:
-            return [(tick, None, 0) for tick in ticks]
-        column = self._column(device, place.scope)
-        chunks = self._column(device, f"{place.scope}_chunk")
-        return [(tick, int(column[tick]), int(chunks[tick])) for tick in ticks if column[tick] != IDLE]
+            return [(int(tick), None, 0) for tick in ticks]
+        row = re.search(rf"/{ROW}_(\d+)/$", place.loop)
+        open_ = self._trips.open(phase, place.scope, int(row[1]) if row else None)
+        microbatch, chunk = self._column(device, place.scope), self._column(device, f"{place.scope}_chunk")
+        return [(int(t), int(microbatch[t]), int(chunk[t])) for t in ticks[open_[:, min(stage, open_.shape[1] - 1)]]]
 
     def _column(self, device: int, name: str) -> np.ndarray:
         """A column of the table as a device reads it; what the whole mesh does is for chunk 0."""
-        columns = self._columns
+        columns = self._trips.columns
         column: np.ndarray = getattr(columns, name, np.zeros_like(columns.embed))
         return column[:, self.coordinates(device)[PIPE]] if column.ndim == 2 else column
 
@@ -197,15 +198,9 @@ class Program:
         group = chunk * self.schedule.stages + self.coordinates(device)[PIPE]
         return int(self.placement.starts[group]) + row
 
-    # --- the table ----------------------------------------------------------------------------------
-
     @functools.cached_property
-    def _columns(self) -> Columns:
-        return allocate(self.schedule).columns
-
-    @functools.cached_property
-    def _phases(self) -> list[Phase]:
-        return phases(self._columns)
+    def _trips(self) -> Trips:
+        return Trips(self.schedule, self.placement)
 
     def coordinates(self, device: int) -> dict[str, int]:
         """Axis -> a device's place on it."""
@@ -229,14 +224,14 @@ def _in_their_ticks(pieces: Mapping[What, list[Event]]) -> dict[What, list[Event
     for what, part in pieces.items():
         if what.tick is not None:
             starts[what.device, what.step][what.tick] += [event.start for event in part]
-    bounds = {}
+    bounds: dict[tuple[int, int, int | None], tuple[float, float]] = {}
     for (device, step), ticks in starts.items():
         middles = [-math.inf, *(float(np.median(ticks[tick])) for tick in sorted(ticks)), math.inf]
         for k, tick in enumerate(sorted(ticks)):
             bounds[device, step, tick] = middles[k], middles[k + 2]
     kept = {}
     for what, part in pieces.items():
-        low, high = bounds.get((what.device, what.step, what.tick), (-math.inf, math.inf))  # type: ignore[arg-type]
+        low, high = bounds.get((what.device, what.step, what.tick), (-math.inf, math.inf))
         inside = sorted((e for e in part if low < e.start and e.end < high), key=lambda event: event.start)
         if inside:
             kept[what] = inside

@@ -33,6 +33,17 @@ logging.getLogger("asyncio").addFilter(
     lambda record: not (record.exc_info and TEMPORARY in str(record.exc_info[1])),
 )
 
+_show_unraisable = sys.unraisablehook
+
+
+def _unraisable(event: Any) -> None:
+    """Once a write has failed, Orbax no longer listens; what others answer later, even at exit, has nowhere to go."""
+    if "Event loop is closed" not in str(event.exc_value):
+        _show_unraisable(event)
+
+
+sys.unraisablehook = _unraisable
+
 History = list[dict[str, float]]
 
 
@@ -55,7 +66,12 @@ class Checkpoints:
             best_fn=lambda metrics: metrics["held_out_loss"],
             best_mode="min",
             cleanup_tmp_directories=True,
-            async_options=ocp.options.AsyncOptions(timeout_secs=SECONDS, post_finalization_callback=self._seal),
+            async_options=ocp.options.AsyncOptions(
+                timeout_secs=SECONDS,
+                post_finalization_callback=self._seal,
+                # Else writers wait for a folder that a full disk does not give, hours after the run.
+                create_directories_asynchronously=False,
+            ),
         )
         try:
             self._manager = ocp.CheckpointManager(folder, options=options)
@@ -142,20 +158,13 @@ class Checkpoints:
         return named or [final] * (final.exists() and not seal.is_sealed(final))
 
     def __enter__(self) -> Self:
-        self._hook = sys.unraisablehook
-        sys.unraisablehook = self._unraisable
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.wait()
         self._clear()
-        self._manager.close()
-        sys.unraisablehook = self._hook
-
-    def _unraisable(self, event: Any) -> None:
-        """Once one write has failed, Orbax no longer listens; what others answer later has nowhere to go."""
-        if "Event loop is closed" not in str(event.exc_value):
-            self._hook(event)
+        with contextlib.suppress(Exception):  # Orbax raises once more what was shown as the save failed
+            self._manager.close()
 
 
 def _policy(config: CheckpointConfig) -> Any:

@@ -51,10 +51,10 @@ class Trips:
         for loop in path:
             ticks, gate, action = (form.search(loop.op_name) for form in (_TICKS, _GATE, _ACTION))
             if ticks:
-                phase, scanned = self._phases[int(ticks[1])], loop.trips or 0
+                phase, scanned = self.phases[int(ticks[1])], loop.trips or 0
             elif gate and action:
-                phase = self._phases[int(action[1])]
-                open_ = open_ & self._open(phase, action[2], None if gate[1] is None else int(gate[1]))
+                phase = self.phases[int(action[1])]
+                open_ = open_ & self.open(phase, action[2], None if gate[1] is None else int(gate[1]))
             elif loop.trips is None:
                 return None
             else:
@@ -66,9 +66,10 @@ class Trips:
             return None
         return others * np.broadcast_to(open_, (scanned, self.schedule.stages)).sum(0)
 
-    def _open(self, phase: Phase, action: str, row: int | None) -> np.ndarray:
-        """When a gate is open: bool array [tick of the phase, stage], or [tick, 1] where stages agree."""
-        columns = self._columns[phase.start : phase.stop]
+    def open(self, phase: Phase, action: str, row: int | None) -> np.ndarray:
+        """When stages do one of ACTIONS, or, with `row`, that row of it: bool array [tick of the phase, stage], or
+        [tick, 1] where stages agree."""
+        columns = self.columns[phase.start : phase.stop]
         busy: np.ndarray = getattr(columns, action) != IDLE
         if busy.ndim == 1:
             return busy[:, None]
@@ -78,9 +79,11 @@ class Trips:
         return busy & (np.array(self.placement.counts)[groups] > row)
 
     @functools.cached_property
-    def _columns(self) -> Columns:
+    def columns(self) -> Columns:
+        """The table with its slots, as the executor reads it."""
         return allocate(self.schedule).columns
 
     @functools.cached_property
-    def _phases(self) -> list[Phase]:
-        return phases(self._columns)
+    def phases(self) -> list[Phase]:
+        """The scans that the executor makes of the table."""
+        return phases(self.columns)
