@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 
 STAGES, MICROBATCHES = 4, (8, 16, 32)
-SIZES = dict(layers=8, width=256, heads=8, kv_heads=4, mlp_width=704, vocab=512)
-SEQUENCE, ROUNDS = 256, 5
+SIZES = dict(layers=8, width=192, heads=8, kv_heads=4, mlp_width=512, vocab=512)
+SEQUENCE, ROUNDS = 128, 3
 SCHEDULES = {
     "gpipe": dict(schedule="gpipe"),
     "1f1b": dict(schedule="1f1b"),

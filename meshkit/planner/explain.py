@@ -21,7 +21,7 @@ CURES = {
     DATA: "more microbatches a step, or a lower zero",
     BUBBLE: "raise m, lower P, or interleave",
 }
-"""What SPEC 4's diagnosis asks for, by the kind of time that is long."""
+"""What to try first, by the kind of time that is long."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ import functools
 import http.server
 import json
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlsplit
 
 from meshkit.errors import MeshkitError
@@ -20,9 +21,9 @@ API = "/api/"
 class Handler(http.server.BaseHTTPRequestHandler):
     """GET / is the page, GET /api/<part>?<setting> a part of it as JSON; an error is {"error": sentence}."""
 
-    def __init__(self, world: World, boot: Boot, *args: object) -> None:
+    def __init__(self, world: World, boot: Boot, *args: Any) -> None:
         self.world, self.boot = world, boot
-        super().__init__(*args)  # type: ignore[arg-type]
+        super().__init__(*args)
 
     def do_GET(self) -> None:
         """Answer one request."""
@@ -47,7 +48,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         """Nothing: the terminal is the user's."""
 
 

@@ -208,7 +208,7 @@ PRESETS_OF_THE_PAGE: dict[str, Setting] = {
     "2×4×3": Setting(data=2, pipe=3, microbatches=64, batch=256, zero=3),
     "8×4×3": Setting(pipe=3),
 }
-"""SPEC's worked cases: data × tensor × pipe."""
+"""Worked cases of the page: data × tensor × pipe."""
 
 _FOUR_STAGES = Setting("llama3-8b", data=2, tensor=1, pipe=4, microbatches=4, recompute="selective", batch=32)
 

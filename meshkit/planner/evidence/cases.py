@@ -4,6 +4,7 @@ import csv
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from meshkit.config import MeshShape
 from meshkit.errors import MeshkitError
@@ -108,7 +109,7 @@ def case(
     sequence_parallel: bool = True,
     precision: str = "bfloat16",
     network: str | None = None,
-    **measured: object,
+    **measured: Any,
 ) -> Case | None:
     """The Case of a layout; None where its numbers do not go together."""
     data, tensor, pipe = mesh
@@ -130,4 +131,4 @@ def case(
         sequence_parallel,
     )
     framework = PROFILES[profile] if isinstance(profile, str) else profile
-    return Case(table, line, model, Job(model, sizes, batch, sequence, precision), layout, on, framework, **measured)  # type: ignore[arg-type]
+    return Case(table, line, model, Job(model, sizes, batch, sequence, precision), layout, on, framework, **measured)
