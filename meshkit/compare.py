@@ -27,6 +27,9 @@ DETERMINED = 1e-6
 """Where a gradient is below this share of its leaf's measure, rounding decides what lion's sign or
 adam's quotient makes of it. Such elements are left out where updated parameters are compared."""
 
+DEVIATIONS = 4.0
+"""In lower precision, rounding decides up to this many times the root mean square of its errors."""
+
 Leaves = Mapping[str, np.ndarray]
 
 
@@ -81,7 +84,7 @@ def exactly(course: Course, one: Course) -> list[Row]:
         measures = _measures(want, np.max)
         return [row(quantity, name, got[name], want[name], measures[name]) for name in want]
 
-    settled = determined(course, one)
+    settled = determined(course, one, {})
     got, want = ({name: p[settled[name]] for name, p in c.params.items()} for c in (course, one))
     return [
         row("loss", "", course.losses, one.losses, float(np.max(np.abs(one.losses)))),
@@ -94,8 +97,12 @@ def exactly(course: Course, one: Course) -> list[Row]:
 def roughly(course: Course, one: Course, exact: Course, precision: str, epsilon: float) -> list[Row]:
     """Lower precision: a course on a mesh and one on one device, both against float64.
 
-    epsilon: of the precision computed in. A distance of one device below a quarter of it is luck.
+    epsilon: of the precision computed and summed in. A distance of one device below a quarter of it is luck.
     """
+    noise = dict.fromkeys(exact.params, 0.0)
+    for got, want in zip(one.gradients, exact.gradients, strict=True):
+        for name, measure in _measures(want, _rms).items():
+            noise[name] = max(noise[name], RATIO * max(_rms(got[name] - want[name]), measure * epsilon / 4))
 
     def distance(got: np.ndarray, want: np.ndarray, measure: float) -> float:
         return _rms(got - want) / measure
@@ -109,7 +116,7 @@ def roughly(course: Course, one: Course, exact: Course, precision: str, epsilon:
         measures = _measures(want, _rms)
         return [row(quantity, name, got[name], other[name], want[name], measures[name]) for name in want]
 
-    settled = determined(exact, exact)
+    settled = determined(exact, exact, {name: DEVIATIONS * size for name, size in noise.items()})
     params = [{name: p[settled[name]] for name, p in c.params.items()} for c in (course, one, exact)]
     return [
         row("loss", "", course.losses, one.losses, exact.losses, _rms(exact.losses)),
@@ -119,13 +126,16 @@ def roughly(course: Course, one: Course, exact: Course, precision: str, epsilon:
     ]
 
 
-def determined(course: Course, one: Course) -> dict[str, np.ndarray]:
-    """Name -> bool mask of the elements whose every gradient is more than rounding, or no gradient at all."""
+def determined(course: Course, one: Course, noise: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """Name -> bool mask of the elements whose every gradient is more than rounding, or no gradient at all.
+
+    noise: what rounding may make of a leaf's elements, if that is more than DETERMINED.
+    """
     masks = {name: np.ones(p.shape, bool) for name, p in one.params.items()}
     for got, want in zip(course.gradients, one.gradients, strict=True):
         measures = _measures(want, np.max)
         for name, mask in masks.items():
-            large = np.abs(want[name]) >= DETERMINED * measures[name]
+            large = np.abs(want[name]) >= max(DETERMINED * measures[name], noise.get(name, 0.0))
             mask &= large | ((want[name] == 0) & (got[name] == 0))
     return masks
 

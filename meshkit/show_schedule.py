@@ -147,6 +147,8 @@ class ScheduleReport:
         for file, count in self.slots.items():
             each = [] if self.memory is None else [self.memory.each[file]]
             table.add_row(file, str(count), *(_bytes(value * n) for value in each for n in (1, count)))
+        if self.memory is not None and self.memory.each["again"]:
+            table.add_row("layer inputs, made again", "1", *[_bytes(self.memory.each["again"])] * 2)
         return table
 
 

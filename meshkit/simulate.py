@@ -8,6 +8,13 @@ THREADS_A_DEVICE = 4
 """A simulated device waits for its peers in a thread of its own for each exchange under way. With as many
 threads as cores, the runtime's default, all may wait and none be left to arrive: a deadlock."""
 
+QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+"""For programs that run a few times on CPU, compiler options: the partitioner works as ever, LLVM hardly at all."""
+
 
 def simulate_cpu_devices(count: int) -> None:
     """Make this process's JAX offer `count` CPU devices, whatever else the machine has.

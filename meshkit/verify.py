@@ -25,14 +25,11 @@ from meshkit.models.build import builder
 from meshkit.one_device import Batch
 from meshkit.pipeline.stage import Params, Stages, canonical, functional, initial, padded
 from meshkit.shrink import layout, shrink
-from meshkit.simulate import simulate_cpu_devices
+from meshkit.simulate import QUICK, simulate_cpu_devices
 from meshkit.train_step import TrainStep
 
 STEPS = 3
 SEED_OF_TOKENS = 0
-
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""Compiler options for programs that run three times: the partitioner works as ever, LLVM hardly at all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +137,16 @@ def _rows(config: RunConfig, devices: list[Any]) -> list[Row]:
     if own != "float64":
         with jax.enable_x64(False):
             course, one = on_mesh(step, start, batches), on_one_device(step, start, batches)
-        rows += compare.roughly(course, one, exact, own, float(jnp.finfo(step.dtype).eps))
+        rows += compare.roughly(course, one, exact, own, _epsilon(step))
     return rows
+
+
+def _epsilon(step: TrainStep) -> float:
+    """Of the dtype computed in, or of a narrow one that gradients are summed in, whose rounding adds up."""
+    computed, config = float(jnp.finfo(step.dtype).eps), step.config
+    if config.grad_dtype == "float32":
+        return computed
+    return max(computed, math.sqrt(config.pipeline.microbatches) * float(jnp.finfo(config.grad_dtype).eps))
 
 
 def _train_step(config: RunConfig, devices: list[Any], precision: str) -> TrainStep:
@@ -233,10 +238,12 @@ def _legend(config: RunConfig) -> list[str]:
         f"float64: largest |difference| ÷ largest |value| of a leaf (at least {compare.FLOOR:g} of the largest of any "
         f"leaf: some gradients are zero by mathematics); must be at most {compare.BOUND:g}"
     ]
+    if config.grad_dtype != "float32":
+        precise.append(f"grad_dtype = {config.grad_dtype}: float64 rows leave it out, and so does the one device")
     if config.precision == "float64":
         return precise
     return [
         *precise,
         f"{config.precision}: distance from the float64 result (root mean square ÷ that of the leaf); must be at most "
-        f"{compare.RATIO:g} times that of one device in {config.precision}",
+        f"{compare.RATIO:g} times that of one device in {config.precision}, or of what dtypes round",
     ]

@@ -4,6 +4,7 @@ The rival is what one would write without meshkit: one `jax.jit`, layers in a Py
 accumulated over the microbatches (as a scan and unrolled; the faster counts), the same AdamW. It runs
 on one of the simulated devices. All share the cores of one machine, so the (2, 2, 2) mesh does the
 same work with the same cores: its ratio is the price of pipelining, exchanges and thread hand-overs.
+Then schedules and memory policies, each over what its table predicts: bench_schedules.py.
 """
 
 import argparse
@@ -29,7 +30,7 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--small", action="store_true", help="a smaller model, in a minute")
+    parser.add_argument("--small", action="store_true", help="a smaller model, no schedules: in a minute")
     parser.add_argument("--rounds", type=int, default=7, help="timed steps of each contender")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where the figures are written")
     parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)  # the child
@@ -41,6 +42,8 @@ def main() -> None:
     figures = {"model": sizes, "cores": os.cpu_count(), "import_seconds": import_seconds()}
     figures["first_step_seconds"] = first_step_in_a_new_process(options.small)
     figures["steps"] = steps(sizes, options.rounds)
+    if not options.small:
+        figures |= json.loads(_python("-m", "tests.bench_schedules"))
     options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     show(figures)
 
@@ -70,9 +73,8 @@ def first_step(sizes: dict[str, int]) -> float:
 
 
 def _python(*arguments: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], env=os.environ | environment, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout.strip().splitlines()[-1]
 
 
@@ -227,8 +229,23 @@ def show(figures: dict[str, Any]) -> None:
         table.add_row(name, f"{row['seconds']:.3f}", f"{row['ratio']:.3f}", aim, f"{row['mebibytes']:.0f}")
     console = Console()
     console.print(table)
+    for key, title in (("schedules", "schedule, microbatches"), ("policies", "recompute")):
+        if key in figures:
+            console.print(_predictions(title, figures[key]))
     console.print(f"import meshkit: {figures['import_seconds']:.3f} s (aim < 0.3, without JAX)")
     console.print(f"to the end of the first step, (2,2,2): {figures['first_step_seconds']:.1f} s")
+
+
+def _predictions(title: str, rows: list[dict[str, Any]]) -> Any:
+    """Table of measured steps over predicted ones."""
+    from rich.table import Table
+
+    table = Table(title, "seconds", "predicted", "ratio", "MiB a device")
+    for row in rows:
+        name = row.get("recompute") or f"{row['schedule']}, {row['microbatches']}"
+        seconds, predicted = f"{row['seconds']:.3f}", f"{row['predicted_seconds']:.3f}"
+        table.add_row(name, seconds, predicted, f"{row['ratio']:.3f}", f"{row['mebibytes_a_device']:.0f}")
+    return table
 
 
 if __name__ == "__main__":

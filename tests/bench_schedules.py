@@ -4,19 +4,20 @@ Simulated devices share the machine's cores, so that a bubble of one stage is ti
 device computes on one thread, and the prediction is of that machine: a tick lasts as long as its busiest
 stage, or as the work of all stages on so many cores. The unit is taken from one device without pipeline.
 
-Run as `python -m tests.bench_schedules`; prints JSON.
+Run as `python -m tests.bench_schedules`; prints JSON, and on stderr how far it is.
 """
 
 import json
 import os
 import statistics
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 STAGES, MICROBATCHES = 4, (8, 16, 32)
 SIZES = dict(layers=8, width=192, heads=8, kv_heads=4, mlp_width=512, vocab=512)
-SEQUENCE, ROUNDS = 128, 3
+SEQUENCE, ROUNDS = 128, 5
 SCHEDULES = {
     "gpipe": dict(schedule="gpipe"),
     "1f1b": dict(schedule="1f1b"),
@@ -31,14 +32,21 @@ def main() -> None:
     from meshkit.simulate import simulate_cpu_devices
 
     simulate_cpu_devices(STAGES)
-    rows = [
-        {"schedule": name, **row}
-        for m in MICROBATCHES
-        for name, row in measure({name: run_config(m, **pipeline) for name, pipeline in SCHEDULES.items()}, m)
-    ]
-    m = MICROBATCHES[0]
-    policies = measure({policy: run_config(m, policy, schedule="1f1b") for policy in POLICIES}, m)
-    print(json.dumps({"schedules": rows, "policies": [{"recompute": name, **row} for name, row in policies]}))
+    alone = run_config(MICROBATCHES[0], stages=1)
+    by_schedule = {(name, m): run_config(m, **pipeline) for m in MICROBATCHES for name, pipeline in SCHEDULES.items()}
+    by_policy = {policy: run_config(MICROBATCHES[0], policy, schedule="1f1b") for policy in POLICIES}
+    figures = measure({"alone": alone, **by_schedule, **by_policy})
+    unit = figures["alone"]["seconds"] / figures["alone"]["work"]  # of a forward of one of STAGES stages
+    print(
+        json.dumps(
+            {
+                "schedules": [
+                    {"schedule": name, "microbatches": m, **compared(figures[name, m], unit)} for name, m in by_schedule
+                ],
+                "policies": [{"recompute": policy, **compared(figures[policy], unit)} for policy in by_policy],
+            }
+        )
+    )
 
 
 def run_config(m: int, recompute: str = "none", stages: int = STAGES, **pipeline: Any) -> Any:
@@ -56,39 +64,43 @@ def run_config(m: int, recompute: str = "none", stages: int = STAGES, **pipeline
     )
 
 
-def measure(configs: dict[str, Any], m: int) -> Iterable[tuple[str, dict[str, float]]]:
-    """Each contender's (name, figures), the steps of all taken in turn, one device's among them."""
-    alone = "one device"
-    contenders = {name: contender(config) for name, config in {alone: run_config(m, stages=1), **configs}.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(1 + ROUNDS):
-        for name, (compiled, state, batch, _) in contenders.items():
+def compared(figure: dict[str, float], unit: float) -> dict[str, float]:
+    """A contender's figures beside the prediction, with `unit` seconds for a forward of a stage."""
+    predicted = unit * figure["ticks"]
+    return {
+        "seconds": figure["seconds"],
+        "predicted_seconds": predicted,
+        "ratio": figure["seconds"] / predicted,
+        "mebibytes_a_device": figure["mebibytes"],
+    }
+
+
+def measure(configs: dict[Any, Any]) -> dict[Any, dict[str, float]]:
+    """Median seconds of a step, ticks and work by the table, peak memory; the steps of all taken in turn."""
+    contenders, figures = {}, {}
+    for i, (name, config) in enumerate(configs.items()):
+        print(f"\rcompiling {i + 1} of {len(configs)}", end="", file=sys.stderr, flush=True)
+        contenders[name], figures[name] = contender(config)
+    seconds: dict[Any, list[float]] = {name: [] for name in contenders}
+    for i in range(1 + ROUNDS):
+        print(f"\rround {i + 1} of {1 + ROUNDS}    ", end="", file=sys.stderr, flush=True)
+        for name, (step, state, batch) in contenders.items():
             start = time.perf_counter()
-            contenders[name][1], _ = _wait(compiled(state, batch))
+            contenders[name] = step, _wait(step(state, batch))[0], batch
             seconds[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first warms up
-    unit = medians[alone] / work(contenders[alone][3])
-    for name, (compiled, *_, step) in contenders.items():
-        if name != alone:
-            predicted = unit * ticks(step)
-            yield (
-                name,
-                {
-                    "microbatches": m,
-                    "predicted_seconds": predicted,
-                    "seconds": medians[name],
-                    "ratio": medians[name] / predicted,
-                    "mebibytes_a_device": peak(compiled) / 2**20,
-                },
-            )
+    print(file=sys.stderr)
+    for name, times in seconds.items():
+        figures[name]["seconds"] = statistics.median(times[1:])  # the first warms up
+    return figures
 
 
-def contender(config: Any) -> list[Any]:
-    """[compiled step, its state, a batch, the TrainStep]."""
+def contender(config: Any) -> tuple[tuple[Any, Any, Any], dict[str, float]]:
+    """(compiled step, its state, a batch), and what its table and its program say."""
     import jax
     import numpy as np
 
     from meshkit import assemble, mesh
+    from meshkit.report import peak_bytes
 
     step = assemble.train_step(config, mesh.build(config.mesh, jax.devices()[: config.mesh.devices]))
     shape = config.pipeline.microbatches, 1, SEQUENCE + 1
@@ -100,39 +112,24 @@ def contender(config: Any) -> list[Any]:
     }
     batch = {name: jax.device_put(array, step.batch_sharding) for name, array in batch.items()}
     state = step.init(0)
-    return [step.compile(state, batch), state, batch, step]
+    compiled = step.compile(state, batch)
+    columns = list(column_costs(step))
+    cores = os.cpu_count() or 1
+    return (compiled, state, batch), {
+        "work": STAGES / config.mesh.pipe * sum(map(sum, columns)),
+        "ticks": sum(max(*column, sum(column) / cores) for column in columns),
+        "mebibytes": peak_bytes(compiled) / 2**20,
+    }
 
 
-# --- the prediction --------------------------------------------------------------------------------
-
-
-def ticks(step: Any) -> float:
-    """Forwards of a stage that the step lasts, by its table, on the cores of this machine."""
-    total = 0.0
-    for column in _costs(step):
-        total += max(*column, sum(column) / (os.cpu_count() or 1))
-    return total
-
-
-def work(step: Any) -> float:
-    """Forwards of one of STAGES stages that a single device does in a step."""
-    return STAGES * sum(sum(column) for column in _costs(step))
-
-
-def _costs(step: Any) -> Iterable[list[float]]:
-    """For each tick the work of each stage, in forwards of a stage."""
+def column_costs(step: Any) -> Iterator[list[float]]:
+    """For each tick the work of each stage, in forwards of a stage, and a zero."""
     from meshkit.pipeline.costs import action_costs
 
     schedule = step.schedule
     costs = action_costs(schedule, step.config.recompute)
     for column in schedule.cells:
         yield [sum(costs[action.kind] for action in actions) / schedule.chunks for actions in column] + [0.0]
-
-
-def peak(compiled: Any) -> int:
-    from meshkit.report import peak_bytes
-
-    return peak_bytes(compiled)
 
 
 def _wait(result: Any) -> Any:

@@ -16,7 +16,7 @@ from meshkit.config import ModelConfig, RunConfig, load
 from meshkit.one_device import Batch
 from meshkit.pipeline.stage import Params, Stages, functional, initial, padded
 from meshkit.train_step import TrainStep
-from meshkit.verify import QUICK, canonical_leaves
+from meshkit.verify import canonical_leaves
 
 PRESETS = {"llama": "tiny", "gpt2": "tiny-gpt2"}
 BOUND = 1e-12
@@ -58,7 +58,7 @@ def uncut(model: str) -> tuple[Stages, Params]:
     """The model of a config's [model] table (as JSON) on one device, and its initial parameters."""
     config = load({"model": ModelConfig.model_validate_json(model)})
     build = assemble.builder(assemble.model_sizes(config, None), 1)
-    params = jax.jit(lambda seed: initial(build, seed), compiler_options=QUICK)(0)
+    params = jax.jit(lambda seed: initial(build, seed))(0)
     return functional(build), params
 
 
@@ -68,7 +68,7 @@ def whole(config: RunConfig) -> tuple[Stages, Params]:
 
 @functools.lru_cache
 def uncut_gradient(model: str, loss: Any = None) -> Any:
-    return one_device.gradient(uncut(model)[0], loss, jnp.float64, QUICK)
+    return one_device.gradient(uncut(model)[0], loss, jnp.float64)
 
 
 def whole_gradient(config: RunConfig, batch: Batch, loss: Any = None) -> tuple[float, Leaves]:
@@ -97,7 +97,7 @@ def cut_gradient(config: RunConfig, batch: Batch, loss: Any = None) -> tuple[flo
     step = make_step(config, loss)
     params = place(step, whole(config)[1])
     # A new function each time: jit would otherwise take two of equal steps for one.
-    gradients = jax.jit(lambda *arguments: step.gradients(*arguments), compiler_options=QUICK)
+    gradients = jax.jit(lambda *arguments: step.gradients(*arguments))
     value, _, tree = gradients(params, jax.device_put(batch, step.batch_sharding), jnp.int32(0))
     return float(value), canonical_leaves(tree, step.stages)
 

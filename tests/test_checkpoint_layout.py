@@ -15,10 +15,9 @@ import pytest
 from meshkit.checkpoint.layout import Layout, leaves_of, tree_of
 from meshkit.pipeline.stage import padded
 from meshkit.train_step import State, TrainStep
-from meshkit.verify import QUICK
 from tests.law import BOUND, Leaves, error, make_batch, make_config, make_step
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly", "float64")
+pytestmark = pytest.mark.usefixtures("float64")
 
 MESHES = [(8, 1, 1), (2, 2, 2), (1, 2, 4), (1, 1, 8)]
 LAYOUTS = {
@@ -114,7 +113,7 @@ def test_moments_are_held_like_their_parameters(rule: str) -> None:
     moments = []
     for there in (layout_of("uneven, interleaved", rule), layout_of("(1, 1, 8)", rule)):
         state, step = placed(there, some_state(there)), step_of_layout(there)
-        update = jax.jit(lambda g, s, p, step=step: step.optimizer.update(g, s, p)[1], compiler_options=QUICK)
+        update = jax.jit(lambda g, s, p, step=step: step.optimizer.update(g, s, p)[1])
         opt = update(jax.tree.map(lambda p: p * 1e-3, state["params"]), state["opt"], state["params"])
         opt = jax.device_put(opt, step.state_shardings["opt"])
         moments.append(held(there.to_saved(state | {"opt": opt})["optimizer"]))
@@ -196,7 +195,7 @@ def compiled(layout: str) -> Any:
         jax.eval_shape(step.init, 0),
         step.state_shardings,
     )
-    return step.step.lower(state, batch_on(layout, 0)).compile(QUICK)
+    return step.step.lower(state, batch_on(layout, 0)).compile()
 
 
 def batch_on(layout: str, seed: int) -> dict[str, jax.Array]:
@@ -229,7 +228,7 @@ def uninterrupted() -> tuple[Leaves, list[float]]:
 def drawn() -> Leaves:
     """The state at step 0."""
     first = str(MESHES[0])
-    return held(layout_of(first).to_saved(jax.jit(step_of(first).init, compiler_options=QUICK)(0)))
+    return held(layout_of(first).to_saved(jax.jit(step_of(first).init)(0)))
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,6 @@ from meshkit.train_step import TrainStep
 from meshkit.trainer import Result
 from tests.small_run import BATCH, CONFIG, STEPS, curve, logged, saved, write_text
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 OF_A_RUN = {"run_dir", "resume", "checkpoint", "evaluate_every", "log_every"}
 """Keys that the compiled step does not depend on."""
 

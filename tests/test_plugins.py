@@ -20,8 +20,6 @@ from meshkit.errors import MeshkitError
 from meshkit.imports import load_object
 from meshkit.verify import verify
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 MODEL = '''
 """No attention: positions are mixed by a learned causal matrix, features by an MLP cut over tensor."""
 import jax

@@ -16,8 +16,6 @@ import meshkit
 from meshkit import distributed
 from meshkit.errors import MeshkitError
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 PROGRAM = "import sys; from meshkit.cli import main; sys.exit(main())"
 SECONDS = 120
 CONFIG = """

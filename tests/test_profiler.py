@@ -49,7 +49,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     config = law.make_config(chosen.pop("shape"), precision="float32", **chosen, **batch)
     step = law.make_step(config)
     state, placed = step.init(0), jax.device_put(law.make_batch(config), step.batch_sharding)
-    compiled = step.compile(state, placed, law.QUICK)
+    compiled = step.compile(state, placed)
     profiler = Profiler(tmp_path_factory.mktemp("run") / "profile", STEPS)
     for number in range(1, WARM_UP + STEPS + 2):
         profiler.before(number, state)

@@ -61,7 +61,6 @@ sequence = 16
 batch = 16
 """
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 Train = Callable[..., Result]
 

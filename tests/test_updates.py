@@ -14,7 +14,7 @@ from test_equality import BOUND, error, make_batch, make_config, make_step, plac
 from meshkit import one_device
 from meshkit.pipeline.stage import Params
 from meshkit.train_step import TrainStep
-from meshkit.verify import QUICK, canonical_leaves
+from meshkit.verify import canonical_leaves
 
 RATE, DECAY, CLIP, STEPS = 1e-2, 0.1, 0.5, 3
 LAYERS = 2
@@ -69,10 +69,10 @@ RULES = {
 
 def run(step: TrainStep, params: Params, batches: list[Any]) -> tuple[Any, list[Any]]:
     """The state after a step for each batch, and each step's metrics."""
-    init = jax.jit(step.state, out_shardings=step.state_shardings, compiler_options=QUICK)
+    init = jax.jit(step.state, out_shardings=step.state_shardings)
     state = init(place(step, params))
     placed = [jax.device_put(batch, step.batch_sharding) for batch in batches]
-    update = step.step.lower(state, placed[0]).compile(QUICK)
+    update = step.step.lower(state, placed[0]).compile()
     metrics = []
     for batch in placed:
         state, shown = update(state, batch)
@@ -91,9 +91,7 @@ def test_updates_equal_plain_optax(name: str) -> None:
     class Unstacked:
         model = staticmethod(lambda tree: stages.model(stacked(tree)))
 
-    losses, trees, after = one_device.train(
-        Unstacked, by_layer(params), batches, rule, config.seed, None, jnp.float64, QUICK
-    )
+    losses, trees, after = one_device.train(Unstacked, by_layer(params), batches, rule, config.seed, None, jnp.float64)
     assert all(optax.tree.norm(tree) > CLIP for tree in trees), "clipping is not exercised"
     step = make_step(config)
     state, metrics = run(step, params, batches)
@@ -151,7 +149,7 @@ def test_adafactor_equals_one_device() -> None:
         optax.add_decayed_weights(DECAY, matrices(params) | {"blocks": stack_matrices(params["blocks"])}),
         optax.scale_by_learning_rate(RATE),
     )
-    _, _, after = one_device.train(stages, params, batches, rule, config.seed, None, jnp.float64, QUICK)
+    _, _, after = one_device.train(stages, params, batches, rule, config.seed, None, jnp.float64)
     step = make_step(config)
     state, _ = run(step, params, batches)
     got, want = canonical_leaves(state["params"], step.stages), canonical_leaves(after, stages)

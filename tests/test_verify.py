@@ -60,6 +60,23 @@ def test_lower_precision_passes_beside_float64() -> None:
     assert {row.precision for row in report.rows} == {"float32", "float64", "bfloat16"}
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_gradients_summed_in_bfloat16_pass(optimizer: str) -> None:
+    config = load(SMALL, {"precision": "float32", "grad_dtype": "bfloat16", "optimizer.name": optimizer})
+    report = verify.verify(config)
+    assert report.ok, report.to_json()
+    assert "grad_dtype = bfloat16" in text(report)
+    far = {row.leaf: row.error for row in report.rows if row.precision == "float32" and row.quantity == "gradient"}
+    assert max(far.values()) > 1e-4, "no leaf was summed in bfloat16"
+
+
+def test_what_rounding_decides_is_no_fault_of_the_layout() -> None:
+    """A bias that begins at zero: Adam makes a full step of a gradient whose sign is rounding."""
+    more = {"precision": "bfloat16", "model.preset": "tiny-gpt2", "model.layers": 5, "optimizer.name": "adamw"}
+    report = verify.verify(load(SMALL, more | {"mesh.data": 1, "zero": 0}))
+    assert report.ok, report.to_json()
+
+
 def no_lookup_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocab, "lookup_grad", lambda grad_vH, tokens_BS, dx_BsH: grad_vH)
 

@@ -41,7 +41,8 @@ def slot_bytes(
     sequence: int,
     precision: str = "bfloat16",
 ) -> dict[str, float]:
-    """Bytes of one slot of each file of `slots.SlotTable`, before any cut over tensor.
+    """Bytes of one slot of each file of `slots.SlotTable`, before any cut over tensor; and, under `again`, of the
+    layer inputs that a backward makes again from its stage's.
 
     layers: of the longest chunk, as a slot has a place for each; batch: samples of a microbatch.
     `held` is the least that a split backward can hold (see `held_elements`).
@@ -55,6 +56,7 @@ def slot_bytes(
         "kept": tokens * kept_bytes(sizes, recompute, precision) * (layers if by_layer else 1),
         "gradients": activation,
         "held": tokens * held_elements(sizes) * element * layers,
+        "again": 0 if by_layer else activation * layers,
     }
 
 

@@ -142,8 +142,15 @@ def slots_in_use(schedule: Schedule) -> dict[str, np.ndarray]:
 
 
 def memory(schedule: Schedule, slot_bytes: Mapping[str, float]) -> np.ndarray:
-    """Bytes of slots in use: float [tick, stage]. `slot_bytes`: file -> bytes of one slot."""
-    return np.add.reduce([used * slot_bytes[file] for file, used in slots_in_use(schedule).items()])
+    """Bytes of slots in use, and in the tick of a backward of what it makes again: float [tick, stage].
+
+    slot_bytes: as `costs.slot_bytes` counts them.
+    """
+    used = slots_in_use(schedule) | {"again": np.zeros((schedule.ticks, schedule.stages), int)}
+    for tick, stage, action in schedule:
+        if action.kind == schedule.backward:
+            used["again"][tick, stage] = 1
+    return np.add.reduce([count * slot_bytes[file] for file, count in used.items()])
 
 
 # --- for trace viewers ---------------------------------------------------------------------------

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Sequence
 
 from meshkit.config import RunConfig
 from meshkit.models.presets import sizes
-from meshkit.pipeline.costs import WIDENING
 from meshkit.planner import search
 from meshkit.planner.cluster import Cluster
 from meshkit.planner.estimate import Estimate, estimate
 from meshkit.planner.figures import Figures
-from meshkit.planner.layout import Job, of_config
+from meshkit.planner.layout import Job, beyond, of_config
 from meshkit.planner.workload import DATA, PIPE, TENSOR, Term
 
 STATE = ("weights", "moments")
@@ -39,17 +38,9 @@ class Beside:
 def estimated(config: RunConfig, cluster: Cluster, vocab: int | None) -> Estimate | str:
     """The planner's estimate of a config whose mesh is resolved, or why there is none."""
     model, data = sizes(config.model, vocab), config.data
-    usual = {
-        "precision": (config.precision, "bfloat16"),
-        "offload": (config.offload, False),
-        "grad_dtype": (config.grad_dtype, "float32"),
-        "loss": (config.loss, "cross_entropy"),
-        "optimizer.name": (config.optimizer.name, "adamw"),
-        "pipeline.layers_per_stage": (config.pipeline.layers_per_stage, None),
-        "pipeline.overlap": (config.pipeline.overlap, False),
-        "model.family": (model.family, model.family if model.family in WIDENING else " or ".join(WIDENING)),
-    }
-    unusual = [f"{key} = {value}" for key, (value, known) in usual.items() if value != known]
+    unusual = beyond(config, model)
+    if config.precision != "bfloat16":
+        unusual.append(f"precision = {config.precision}")
     job, layout = Job(config.model.preset, model, data.batch, data.sequence, config.precision), None
     if not unusual:
         layout = of_config(config, config.mesh)

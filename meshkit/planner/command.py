@@ -105,6 +105,7 @@ def to_json(plan: Plan, top: int, explain: int | None, checked: Sequence[Checked
         "sequence": plan.job.sequence,
         "legal": plan.tried,
         "fitting": len(plan.best),
+        "ignored": plan.ignored,
         "layouts": [as_json(found) for found in plan.best[:top]],
     }
     if row is not None:
@@ -136,6 +137,8 @@ def show(plan: Plan, top: int, explain: int | None, console: Console | None = No
         f"{len(plan.best)} of {plan.tried} legal layouts fit",
         highlight=False,
     )
+    if plan.ignored:
+        console.print(f"no estimate knows {', '.join(plan.ignored)}: planned without", highlight=False)
     rows = list(enumerate(plan.best[:top], 1))
     if row is not None and row[0] > top:
         rows.append(row)

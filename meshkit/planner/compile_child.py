@@ -77,7 +77,7 @@ def _compiled(config: RunConfig, devices: Any, request: Request) -> Answer:
 
     from meshkit import assemble, hlo, mesh
     from meshkit.pipeline.trips import Trips
-    from meshkit.verify import QUICK
+    from meshkit.simulate import QUICK
 
     step = assemble.train_step(config, mesh.build(config.mesh, devices), request.vocab)
     started = time.perf_counter()

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
-from meshkit.pipeline.costs import WIDENING
 from meshkit.planner import cluster, memory
 from meshkit.planner.estimate import estimate
 from meshkit.planner.hardware import CATALOGUE, Accelerator
-from meshkit.planner.layout import Job, of_config
+from meshkit.planner.layout import Job, beyond, of_config
 from meshkit.planner.profile import MESHKIT
-from meshkit.planner.search import SCHEDULES
 from meshkit.planner.workload import Workload, parameters
 
 
@@ -33,20 +31,7 @@ def forecast(config: RunConfig, vocab: int, model_parameters: int, device_kind: 
     each device, as `mesh.node_of` numbers them.
     """
     chosen = sizes(config.model, vocab)
-    unknown = [
-        f"{key} = {value}"
-        for key, value, known in (
-            ("model.family", chosen.family, WIDENING),
-            ("offload", config.offload, (False,)),
-            ("grad_dtype", config.grad_dtype, ("float32",)),
-            ("loss", config.loss, ("cross_entropy",)),
-            ("optimizer.name", config.optimizer.name, ("adamw",)),
-            ("pipeline.layers_per_stage", config.pipeline.layers_per_stage, (None,)),
-            ("pipeline.overlap", config.pipeline.overlap, (False,)),
-            ("pipeline.schedule", config.pipeline.schedule, SCHEDULES),
-        )
-        if value not in known
-    ]
+    unknown = beyond(config, chosen)
     if not unknown and model_parameters != parameters(chosen):  # a model given to `train`, not named in the config
         unknown.append("a model of one's own")
     if unknown:

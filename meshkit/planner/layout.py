@@ -5,9 +5,13 @@ import functools
 
 from meshkit.config import MeshShape, RunConfig
 from meshkit.models.presets import Sizes
+from meshkit.pipeline.costs import WIDENING
 from meshkit.pipeline.placement import Placement, place
 
 BFLOAT16, FLOAT32 = 2, 4
+
+SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "interleaved")
+"""Those that the planner has closed forms for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,3 +91,18 @@ def of_config(config: RunConfig, mesh: MeshShape) -> Layout:
         config.recompute,
         config.zero,
     )
+
+
+def beyond(config: RunConfig, sizes: Sizes) -> list[str]:
+    """The keys of a config, with their values, that the planner has no figures for."""
+    known = {
+        "model.family": (sizes.family, tuple(WIDENING)),
+        "offload": (config.offload, (False,)),
+        "grad_dtype": (config.grad_dtype, ("float32",)),
+        "loss": (config.loss, ("cross_entropy",)),
+        "optimizer.name": (config.optimizer.name, ("adamw",)),
+        "pipeline.schedule": (config.pipeline.schedule, SCHEDULES),
+        "pipeline.layers_per_stage": (config.pipeline.layers_per_stage, (None,)),
+        "pipeline.overlap": (config.pipeline.overlap, (False,)),
+    }
+    return [f"{key} = {value}" for key, (value, values) in known.items() if value not in values]

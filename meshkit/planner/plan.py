@@ -9,10 +9,11 @@ from meshkit.config import MeshShape, ModelConfig, RunConfig, load
 from meshkit.errors import MeshkitError, nearest
 from meshkit.mesh import resolve
 from meshkit.models.presets import check_cut, sizes
+from meshkit.pipeline.costs import WIDENING
 from meshkit.planner import cluster as clusters
 from meshkit.planner import search
 from meshkit.planner.cluster import Cluster
-from meshkit.planner.layout import Job
+from meshkit.planner.layout import Job, beyond
 from meshkit.planner.profile import PROFILES
 from meshkit.planner.search import Plan
 
@@ -53,8 +54,11 @@ def plan(
     if mesh is not None:
         mesh = resolve(mesh, on.devices)
         check_cut(job.sizes, mesh, job.sequence)
-        return dataclasses.replace(found, asked=mesh)
-    return dataclasses.replace(found, asked=_own_mesh(run, on.devices) if config is not None else None)
+    elif config is not None:
+        mesh = _own_mesh(run, on.devices)
+    # The pipeline's keys are what the search chooses.
+    ignored = (key for key in beyond(run, job.sizes) if not key.startswith("pipeline."))
+    return dataclasses.replace(found, asked=mesh, ignored=tuple(ignored))
 
 
 def _own_mesh(run: RunConfig, devices: int) -> MeshShape | None:
@@ -75,6 +79,11 @@ def _job(run: RunConfig, name: str, is_preset: bool, batch: int | None, sequence
             raise MeshkitError(f"{option} {value}: it is at least 1")
     if sequence > chosen.context:
         raise MeshkitError(f"--sequence {sequence} exceeds the context of {name}: {chosen.context}")
+    if chosen.family not in WIDENING:
+        raise MeshkitError(
+            f"model.family = {chosen.family!r}: the planner counts the work of {' and '.join(WIDENING)}, "
+            "not of your own models"
+        )
     return Job(name, chosen, batch, sequence, run.precision)
 
 

@@ -9,19 +9,19 @@ from meshkit.errors import MeshkitError
 from meshkit.planner import memory
 from meshkit.planner.cluster import Cluster
 from meshkit.planner.estimate import Estimate, estimate_on, workload
-from meshkit.planner.layout import Job, Layout
+from meshkit.planner.layout import SCHEDULES, Job, Layout
 from meshkit.planner.profile import MESHKIT, Profile
 
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (1, 2, 3)
 VIRTUAL = (2, 4)
-SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "interleaved")
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What a search found. best: fitting layouts, fastest first. tried: how many are legal; tight: of those that do
-    not fit, the one that needs least memory. asked: a mesh whose rank is wanted."""
+    not fit, the one that needs least memory. asked: a mesh whose rank is wanted. ignored: keys of the config
+    that change time or memory, and that no estimate knows."""
 
     job: Job
     cluster: Cluster
@@ -30,6 +30,7 @@ class Plan:
     tried: int
     tight: Estimate | None
     asked: MeshShape | None = None
+    ignored: tuple[str, ...] = ()
 
     def rank_of(self, mesh: MeshShape) -> int | None:
         """Place (from 1) of the fastest fitting layout on `mesh`; None when none fits."""

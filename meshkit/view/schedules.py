@@ -5,11 +5,9 @@ import dataclasses
 import itertools
 from collections.abc import Iterable
 
-import numpy as np
-
 from meshkit.pipeline.costs import slot_bytes
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
-from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step, slots_in_use
+from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step, memory
 from meshkit.planner import flow
 from meshkit.view.devices import action_seconds, tensor_shares
 from meshkit.view.setting import Case
@@ -101,7 +99,7 @@ def table(case: Case) -> Table:
         case.setting.sequence,
         case.job.precision,
     )
-    in_use = np.add.reduce([n * slots[file] / case.setting.tensor for file, n in slots_in_use(schedule).items()])
+    in_use = memory(schedule, slots) / case.setting.tensor
     held = max(case.estimate.memory, key=lambda stage: sum(stage.values()))
     return Table(
         schedule.name,

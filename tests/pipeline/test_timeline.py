@@ -157,10 +157,15 @@ def test_slots_in_use_are_those_that_are_allocated(schedule: Schedule) -> None:
 
 
 @given(schedules)
-def test_memory_weighs_what_is_in_use(schedule: Schedule) -> None:
+def test_memory_weighs_what_is_in_use_and_what_backwards_make_again(schedule: Schedule) -> None:
     used = slots_in_use(schedule)
-    each = {"inputs": 1.0, "kept": 10.0, "gradients": 100.0, "held": 1000.0}
-    assert (memory(schedule, each) == sum(used[file] * each[file] for file in used)).all()
+    each = {"inputs": 1.0, "kept": 10.0, "gradients": 100.0, "held": 1000.0, "again": 0.0}
+    stored = sum(used[file] * each[file] for file in used)
+    assert (memory(schedule, each) == stored).all()
+    again = memory(schedule, each | {"again": 0.5}) - stored
+    backwards = sorted((tick, stage) for tick, stage, action in schedule if action.kind == schedule.backward)
+    assert [tuple(map(int, at)) for at in np.argwhere(again == 0.5)] == backwards
+    assert (again > 0).sum() == len(backwards)
 
 
 SMALL = dict(kv_heads=2, mlp_width=320)
@@ -212,7 +217,9 @@ def test_full_recompute_keeps_an_input_a_stage_or_where_backward_is_at_once_a_la
     chosen = sizes(ModelConfig(preset="llama3-8b"))
     one = 4096 * 4096 * 2
     assert slot_bytes(one_f_one_b(2, 4), chosen, 16, "full", 1, 4096)["kept"] == one
+    assert slot_bytes(one_f_one_b(2, 4), chosen, 16, "full", 1, 4096)["again"] == 16 * one
     assert slot_bytes(one_f_one_b(1, 4), chosen, 32, "full", 1, 4096)["kept"] == 32 * one
+    assert slot_bytes(one_f_one_b(1, 4), chosen, 32, "full", 1, 4096)["again"] == 0
     assert action_costs(one_f_one_b(2, 4), "full") == COSTS["full"]
     assert action_costs(one_f_one_b(1, 4), "full")[BACKWARD] == COSTS["full"][BACKWARD] - 1
 

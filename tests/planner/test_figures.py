@@ -18,7 +18,6 @@ from meshkit.planner.compile_child import arguments
 from meshkit.planner.figures import BETWEEN, INSIDE, Figures, figures
 from meshkit.planner.products import flops
 from meshkit.train_step import TrainStep
-from meshkit.verify import QUICK
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, MLP, VOCAB = 32, 4, 2, 8, 48, 96
 SEQUENCE, MICROBATCH_SIZE, MICROBATCHES, FLOAT32 = 16, 2, 6, 4
@@ -66,7 +65,7 @@ def compiled(layout: Layout) -> tuple[TrainStep, Figures]:
         }
     )
     step = assemble.train_step(run, mesh.build(run.mesh, jax.devices()[: run.mesh.devices]))
-    program = hlo.read(step.compile(*arguments(step), QUICK).as_text())
+    program = hlo.read(step.compile(*arguments(step)).as_text())
     nodes = [device.id // 4 for device in step.mesh.devices.flat]
     return step, figures(program, Trips(step.schedule, step.stages.placement), dict(step.mesh.shape), nodes)
 

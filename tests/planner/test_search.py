@@ -10,6 +10,7 @@ from meshkit.cli import main
 from meshkit.config import MeshShape, ModelConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
+from meshkit.planner.command import show
 from meshkit.planner.estimate import estimate
 from meshkit.planner.explain import arithmetic, diagnose
 from meshkit.planner.layout import Job, Layout
@@ -70,6 +71,7 @@ def test_more_devices_or_another_policy_for_what_does_not_fit() -> None:
         ({"model": "gpt2", "sequence": 4096}, "exceeds the context"),
         ({"model": "gpt2", "global_batch": 0}, "at least 1"),
         ({"model": "llama3-8b", "mesh": MeshShape(data=3)}, "mesh"),
+        ({"config": {"model.family": "mine:Model"}}, "'mine:Model': the planner counts the work of llama and gpt2"),
         ({"model": "gpt2", "cluster": "13xh100", "nodes_of": 13, "sequence": 1024, "global_batch": 5}, "no legal mesh"),
     ],
 )
@@ -96,6 +98,15 @@ def test_a_configs_own_mesh_is_ranked() -> None:
     config = {"model.preset": "llama3-8b", "data.batch": 64, "data.sequence": 4096, "mesh.tensor": 2, "mesh.pipe": 2}
     found = plan(config, "8xh100")
     assert found.asked == MeshShape(data=2, tensor=2, pipe=2)
+
+
+def test_what_no_estimate_knows_is_named_not_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model.preset": "llama3-8b", "data.batch": 64, "data.sequence": 4096, "optimizer.name": "lion"}
+    found = plan(config | {"pipeline.schedule": "gpipe", "pipeline.overlap": True}, "8xh100")
+    assert found.ignored == ("optimizer.name = lion",)
+    show(found, 1, None)
+    assert "no estimate knows optimizer.name = lion" in capsys.readouterr().out
+    assert plan({"model.preset": "gpt2", "data.batch": 8}, "8xh100").ignored == ()
 
 
 # --- the command ----------------------------------------------------------------------------------
