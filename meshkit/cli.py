@@ -94,11 +94,17 @@ def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     schedule = show.choose(options.schedule, options.stages, options.microbatches, options.virtual, options.overlap)
     costs = None if options.costs is None else show.given_costs(schedule, options.costs)
     model = None
+    asked = {"sequence": options.sequence, "microbatch_size": options.microbatch_size, "precision": options.precision}
+    asked = {name: value for name, value in asked.items() if value is not None}
     if options.model is not None:
-        model = show.Model(options.model, options.sequence, options.microbatch_size, options.precision)
+        model = show.Model(options.model, **asked)
+    elif asked:
+        raise MeshkitError(f"--{next(iter(asked)).replace('_', '-')} is of a model: name one, as --model llama3-8b")
     report = show.examine(schedule, options.recompute, costs, model)
     if options.trace is not None:
         show.write_trace(report.lock_step, options.trace)
+    if options.grid is not None:
+        show.write_grid(schedule, options.grid)
     if options.json:
         print(report.to_json())
     else:
@@ -157,15 +163,15 @@ def _parser() -> argparse.ArgumentParser:
         "--recompute", choices=["full", "selective", "none"], default="full", help="memory policy (default: full)"
     )
     schedule.add_argument("--model", metavar="PRESET", help="a preset, to see the memory of its activations")
-    schedule.add_argument("--sequence", type=int, default=4096, metavar="N", help="tokens a sample (default: 4096)")
-    schedule.add_argument(
-        "--microbatch-size", type=int, default=1, metavar="N", help="samples a microbatch (default: 1)"
-    )
-    schedule.add_argument(
-        "--precision", choices=["bfloat16", "float32", "float64"], default="bfloat16", help="(default: bfloat16)"
-    )
+    schedule.add_argument("--sequence", type=int, metavar="N", help="tokens a sample (default: 4096)")
+    schedule.add_argument("--microbatch-size", type=int, metavar="N", help="samples a microbatch (default: 1)")
+    schedule.add_argument("--precision", choices=["bfloat16", "float32", "float64"], help="(default: bfloat16)")
     schedule.add_argument(
         "--trace", type=Path, metavar="FILE", help="write the lock-step timeline for Perfetto or chrome://tracing"
+    )
+
+    schedule.add_argument(
+        "--grid", type=Path, metavar="FILE.txt", help="write it as text, which pipeline.schedule can name"
     )
 
     planner.add(commands)

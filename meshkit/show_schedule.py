@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from meshkit.config import ModelConfig
 from meshkit.draw_schedule import draw
-from meshkit.errors import MeshkitError, counted
+from meshkit.errors import MeshkitError, counted, nearest
 from meshkit.models.presets import sizes
 from meshkit.pipeline import builders, grid
 from meshkit.pipeline.costs import action_costs, slot_bytes
@@ -25,15 +24,21 @@ from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step,
 HOP = "hop"
 """The cost that is no kind's: of an exchange between neighbours; absent: none."""
 
+MOST = 1_000_000
+"""Actions of a kind that a schedule to be looked at may have."""
+
+HIGHEST = 1e9
+"""Of a cost."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:
     """Whose activations are counted: a preset, tokens of a sample, samples of a microbatch, precision."""
 
     preset: str
-    sequence: int
-    microbatch_size: int
-    precision: str
+    sequence: int = 4096
+    microbatch_size: int = 1
+    precision: str = "bfloat16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,11 +189,16 @@ def choose(name: str, stages: int | None, microbatches: int | None, virtual: int
         if given:
             raise MeshkitError(f"{name} says how many stages, microbatches … it has: leave out {', '.join(given)}")
         return grid.read(Path(name))
+    if name not in builders.BUILDERS:
+        files = f", or a grid's file, whose name ends in {grid.SUFFIX}"
+        raise MeshkitError(f"meshkit schedule {name!r}: no such schedule; {nearest(name, builders.BUILDERS)}{files}")
     for option, number in numbers.items():
         if number is not None and number < 1:
             raise MeshkitError(f"{option} {number}: it is at least 1")
     if stages is None or microbatches is None:
         raise MeshkitError(f"a schedule by name needs its size: meshkit schedule {name} --stages 4 --microbatches 8")
+    if stages * microbatches * (virtual or 1) > MOST:
+        raise MeshkitError(f"--stages {stages} --microbatches {microbatches}: over {MOST:,} actions of a kind to draw")
     return builders.build(name, stages, microbatches, virtual or 1, 2 if overlap else 1)
 
 
@@ -201,12 +211,14 @@ def given_costs(schedule: Schedule, text: str) -> dict[str, float]:
     example = ",".join(f"{kind}=1" for kind in schedule.kinds)
     for part in text.split(","):
         kind, _, number = (piece.strip() for piece in part.partition("="))
+        if kind in costs:
+            raise MeshkitError(f"--costs {text}: {kind} has two costs")
         try:
             costs[kind] = float(number)
         except ValueError:
             raise MeshkitError(f"--costs {text}: {part!r} is no cost: write, for example, {example}") from None
-        if not 0 < costs[kind] < math.inf:
-            raise MeshkitError(f"--costs {text}: {part!r}: a cost is a number above 0")
+        if not 1 / HIGHEST <= costs[kind] <= HIGHEST:
+            raise MeshkitError(f"--costs {text}: {part!r}: a cost is from {1 / HIGHEST:g} to {HIGHEST:g}")
     if set(costs) - {HOP} != set(schedule.kinds):
         kinds = ", ".join(schedule.kinds)
         raise MeshkitError(f"--costs {text}: {schedule.name} has the kinds {kinds}: write, for example, {example}")
@@ -215,10 +227,21 @@ def given_costs(schedule: Schedule, text: str) -> dict[str, float]:
 
 def write_trace(timeline: Timeline, path: Path) -> None:
     """The timeline as a file that Perfetto opens. Raises MeshkitError when it cannot be written."""
+    _write(path, json.dumps(trace(timeline)), "--trace")
+
+
+def write_grid(schedule: Schedule, path: Path) -> None:
+    """The schedule as text that `pipeline.schedule` can name. Raises MeshkitError when it cannot be written."""
+    if not grid.is_path(str(path)):
+        raise MeshkitError(f"--grid {path}: a grid's name ends in {grid.SUFFIX}")
+    _write(path, grid.unparse(schedule), "--grid")
+
+
+def _write(path: Path, text: str, option: str) -> None:
     try:
-        path.write_text(json.dumps(trace(timeline)), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise MeshkitError(f"--trace {path}: cannot be written: {error}") from None
+        raise MeshkitError(f"{option} {path}: cannot be written: {error}") from None
 
 
 def _memory(schedule: Schedule, recompute: str, model: Model) -> Memory:

@@ -76,9 +76,12 @@ def zero_bubble(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -
 
 
 def forward_only(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
-    """Forwards without backwards: evaluation. The forwards of 1F1B, or of the interleaved schedule."""
+    """Forwards without backwards: evaluation. Those of 1F1B; of several chunks one after another, a wave each.
+
+    Evaluation has no need of the tight order that training has, and its hops nothing to hide behind where chunks wait
+    for whole waves: there `hop` is 1 whatever was asked.
+    """
     if chunks > 1:
-        # Evaluation has no need of the tight order that training has: chunk after chunk, a wave each.
         group = np.arange(chunks * stages)[None, :]
         wave = max(microbatches, stages)
         forward = np.arange(microbatches)[:, None] + group // stages * wave + group % stages
@@ -106,16 +109,16 @@ def from_config(config: PipelineConfig, stages: int) -> Schedule:
     if not grid.is_path(config.schedule):
         return build(config.schedule, stages, config.microbatches, config.virtual, hop)
     table = grid.read(Path(config.schedule))
-    for what, found, key, asked in (
-        ("stages", table.stages, "mesh.pipe", stages),
-        ("microbatches", table.microbatches, "pipeline.microbatches", config.microbatches),
-        ("chunks a stage", table.chunks, "pipeline.virtual", config.virtual),
-        ("ticks a hop ('# hop')", table.hop, "pipeline.overlap", hop),
+    as_overlap = lambda ticks: str(ticks > 1).lower()
+    for what, found, key, asked, spell in (
+        ("stages", table.stages, "mesh.pipe", stages, str),
+        ("microbatches", table.microbatches, "pipeline.microbatches", config.microbatches, str),
+        ("chunks a stage", table.chunks, "pipeline.virtual", config.virtual, str),
+        ("ticks a hop ('# hop')", table.hop, "pipeline.overlap", hop, as_overlap),
     ):
         if found != asked:
-            spell = {"pipeline.overlap": str(asked > 1).lower()}.get(key, asked)
-            mend = {"pipeline.overlap": str(found > 1).lower()}.get(key, found)
-            raise MeshkitError(f"{table.name} has {found} {what} and {key} = {spell}: set {key} to {mend}")
+            mend = f"set {key} to {spell(found)}"
+            raise MeshkitError(f"{table.name} has {found} {what} and {key} = {spell(asked)}: {mend}")
     if not table.trains:
         raise MeshkitError(f"{table.name} has no backwards: a schedule of training has B, or I and W")
     return table

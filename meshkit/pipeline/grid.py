@@ -8,7 +8,8 @@ A row is a stage, a column a tick, cells are parted by blanks: the text that `st
 
 `F2+B0` is two actions in one cell, `.` none, `F2.1` is microbatch 2 in chunk 1 (chunk 0 is left out). A
 tick does F, then B or I, then W, in whatever order a cell has them. From `#` on a line is a comment;
-a line `# hop 2` says that a hop takes two ticks (`pipeline.overlap`).
+a line `# hop 2` says that a hop takes two ticks (`pipeline.overlap`). `meshkit schedule NAME … --grid FILE`
+writes the text of a schedule by name, to begin with.
 """
 
 import re
@@ -41,7 +42,7 @@ def is_path(name: str) -> bool:
 def read(path: Path) -> Schedule:
     """The schedule in a file. Raises MeshkitError when there is none, or it breaks a law."""
     try:
-        return parse(path.read_text(encoding="utf-8"), str(path))
+        return parse(path.read_text(encoding="utf-8-sig"), str(path))
     except FileNotFoundError:
         beside = [p.name for p in path.parent.glob(f"*{SUFFIX}")] if path.parent.is_dir() else []
         hint = f"; {nearest(path.name, beside)} (in {path.parent})" if beside else ""
@@ -86,11 +87,12 @@ def _rows(text: str, name: str) -> tuple[list[_Row], int]:
     hop = HOPS[0]
     for number, line in enumerate(text.splitlines(), 1):
         content, _, comment = line.partition("#")
-        words, remark = content.split(), comment.split()
-        if not words and remark[:1] == ["hop"]:
-            if remark[1:] not in [[str(hop)] for hop in HOPS]:
-                raise MeshkitError(f"{name}: line {number}: {line.strip()!r}: write '# hop 1' or '# hop 2'")
-            hop = int(remark[1])
+        words, remark = content.split(), " ".join(comment.split())
+        if re.fullmatch(r"hop\W*\w*", remark, re.IGNORECASE):
+            if words or remark not in [f"hop {hop}" for hop in HOPS]:
+                how = "write '# hop 1' or '# hop 2', in a line of its own"
+                raise MeshkitError(f"{name}: line {number}: {line.strip()!r}: {how}")
+            hop = int(remark.split()[1])
         if words:
             cells = [
                 _cell(word, f"{name}: line {number} (stage {len(rows)}), column {tick + 1} (tick {tick})")

@@ -182,6 +182,13 @@ def _check(table: Schedule) -> None:
         if len(column) != table.stages:
             cells = f"{len(column)} cells, not one for each of {table.stages} stages"
             raise LawError(table.name, f"tick {tick} has {cells}")
+    seen: set[str] = set()
+    for tick, stage, action in table:
+        seen.add(action.kind)
+        if not any(seen <= set(kinds) for kinds in KINDS) and action.kind in table.kinds:
+            refuse(
+                tick, stage, action, f"a table that has {', '.join(sorted(seen - {action.kind}))} has no {action.kind}"
+            )
     if table.kinds not in KINDS:
         found = f"the kinds {', '.join(table.kinds)}" if table.kinds else "no action"
         raise LawError(table.name, f"it has {found}: a table has F, or F and B, or F, I and W")
