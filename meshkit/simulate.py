@@ -1,5 +1,6 @@
 """Simulated CPU devices: a mesh of any size on one machine, to try, test and verify a layout."""
 
+import importlib.metadata
 import os
 
 from meshkit.errors import MeshkitError
@@ -8,12 +9,11 @@ THREADS_A_DEVICE = 4
 """A simulated device waits for its peers in a thread of its own for each exchange under way. With as many
 threads as cores, the runtime's default, all may wait and none be left to arrive: a deadlock."""
 
-QUICK = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
+QUICK: dict[str, int | bool] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """For programs that run a few times on CPU, compiler options: the partitioner works as ever, LLVM hardly at all."""
+
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    QUICK["xla_cpu_use_fusion_emitters"] = False  # a third less to compile; later versions have no choice
 
 
 def simulate_cpu_devices(count: int) -> None:

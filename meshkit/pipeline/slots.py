@@ -174,7 +174,8 @@ class Phase:
 def phases(columns: Columns) -> list[Phase]:
     """The ticks as few scans: the steady runs, where every stage does the same, and the rest between.
 
-    A loop with an unknown trip count makes the host of a GPU wait, so the steady state has no gates.
+    A loop with an unknown trip count makes the host of a GPU wait, so the steady state has no gates; but, where stages
+    hold several chunks, those of embedding and head, which are one chunk's alone.
     """
     ticks = len(columns.embed)
     stage_actions = columns.forward, columns.backward, columns.weight
