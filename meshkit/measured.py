@@ -251,9 +251,6 @@ def _spell(axes: Iterable[str]) -> str:
     return ", ".join(sorted(axes)) or "no axis"
 
 
-# --- what to make of it ----------------------------------------------------------------------------
-
-
 def medians(spans: Iterable[Span]) -> dict[str, float]:
     """Kind of action (F, B, I, W, head, hop forward …) -> median busy seconds of one, over devices and microbatches."""
     seconds: dict[str, list[float]] = defaultdict(list)
@@ -261,25 +258,3 @@ def medians(spans: Iterable[Span]) -> dict[str, float]:
         if span.row == "actions":
             seconds[span.name.rstrip("0123456789")].append(span.busy)
     return {kind: float(np.median(of)) for kind, of in seconds.items()}
-
-
-def trace(program: Program, spans: Iterable[Span]) -> dict[str, Any]:
-    """Spans as Chrome's trace events, which Perfetto and chrome://tracing open: a process a device, its ROWS."""
-    spans = list(spans)
-    events: list[dict[str, Any]] = []
-    for device in sorted({span.device for span in spans}):
-        at = " ".join(f"{axis} {k}" for axis, k in program.coordinates(device).items())
-        events.append({"ph": "M", "pid": device, "name": "process_name", "args": {"name": f"device {device}: {at}"}})
-        for row, name in enumerate(ROWS):
-            events.append({"ph": "M", "pid": device, "tid": row, "name": "thread_name", "args": {"name": name}})
-    for span in spans:
-        times = {"ts": span.start * MICROSECONDS, "dur": (span.end - span.start) * MICROSECONDS}
-        tells = {name: getattr(span, name) for name in ("step", "tick", "microbatch", "chunk", "layer")}
-        place = {"pid": span.device, "tid": ROWS.index(span.row)}
-        args = {name: value for name, value in tells.items() if value is not None}
-        events.append({"ph": "X", **place, "name": span.name, "cat": span.row, **times, "args": args})
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-MICROSECONDS = 1e6
-"""In a second: the unit of Chrome's traces."""

@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 
-from meshkit import hlo, measured
+from meshkit import hlo
 from meshkit.errors import MeshkitError, counted
-from meshkit.measured import Event, Program
+from meshkit.measured import Event, Program, medians
+from meshkit.trace_file import trace
 from meshkit.train_step import TrainStep
 
 WARM_UP = 2
@@ -61,8 +62,8 @@ class Profiler:
         spans = program.spans(self.events(step), self.steps)
         process = jax.process_index()
         path = self.folder / f"timeline{f'-{process}' if process else ''}.json"
-        path.write_text(json.dumps(measured.trace(program, spans)), encoding="utf-8")
-        times = {kind: 1000 * seconds for kind, seconds in measured.medians(spans).items()}
+        path.write_text(json.dumps(trace(program, spans)), encoding="utf-8")
+        times = {kind: 1000 * seconds for kind, seconds in medians(spans).items()}
         return {"profile": str(path), "milliseconds": times}
 
     def program(self, step: TrainStep, compiled: Any) -> Program:

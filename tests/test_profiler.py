@@ -170,6 +170,11 @@ def test_the_report_names_a_file_for_perfetto_and_times(recorded: Recorded) -> N
     trace = json.loads(Path(recorded.report["profile"]).read_text())
     shown = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert len(shown) == len(recorded.spans)
+    lanes: dict[tuple[int, int], float] = {}
+    for event in sorted(shown, key=lambda event: event["ts"]):
+        lane = event["pid"], event["tid"]
+        assert event["ts"] >= lanes.get(lane, 0.0) - 1e-3, "spans of a lane do not overlap"
+        lanes[lane] = event["ts"] + event["dur"]
     devices = {event["pid"] for event in trace["traceEvents"] if event["name"] == "process_name"}
     assert devices == set(range(recorded.step.mesh.size))
     kinds = {*recorded.step.schedule.kinds, "hop forward"}
