@@ -289,8 +289,13 @@ def test_uneven_layers_make_a_stage_slower(capsys: pytest.CaptureFixture[str]) -
         (["1f1b", *SIZE, "--costs", "F=1"], "has the kinds F, B: write, for example, F=1,B=1"),
         (["zero-bubble", *SIZE, "--costs", "F=1,B=2"], "has the kinds F, I, W"),
         (["1f1b", *SIZE, "--costs", "F=1,B=x"], "'B=x' is no cost"),
-        (["1f1b", *SIZE, "--costs", "F=1,B=-1"], "'B=-1': a cost is a number above 0"),
-        (["1f1b", *SIZE, "--costs", "F=1,B=nan"], "'B=nan': a cost is a number above 0"),
+        (["1f1b", *SIZE, "--costs", "F=1,B=-1"], "'B=-1': a cost is from 1e-09 to 1e+09"),
+        (["1f1b", *SIZE, "--costs", "F=1,B=nan"], "'B=nan': a cost is from"),
+        (["1f1b", *SIZE, "--costs", "F=1,B=2,B=3"], "B has two costs"),
+        (["1f1b", *SIZE, "--sequence", "64"], "--sequence is of a model: name one"),
+        (["1f1b", *SIZE, "--grid", "mine"], "--grid mine: a grid's name ends in .txt"),
+        (["gpipe", "--stages", "99999", "--microbatches", "99999"], "over 1,000,000 actions of a kind"),
+        (["mine"], "a grid's file, whose name ends in .txt"),
         (["1f1b", *SIZE, "--model", "lama3-8b"], "did you mean 'llama3-8b'"),
         (["1f1b", *SIZE, "--model", "gpt2", "--sequence", "2048"], "exceeds the context of gpt2: 1024"),
         (["1f1b", *SIZE, "--model", "gpt2", "--microbatch-size", "0"], "--microbatch-size 0: it is at least 1"),
@@ -306,6 +311,17 @@ def test_mistakes_in_a_schedule_say_what_to_mend(
     assert out == ""
     assert err.startswith("error: ")
     assert said in err
+
+
+@pytest.mark.parametrize("more", [[], ["--overlap"]])
+def test_a_written_grid_is_read_as_the_same_schedule(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.txt"
+    assert main(["schedule", "zero-bubble", *SIZE, *more, "--grid", str(file), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert main(["schedule", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) | {"schedule": "zero-bubble"} == made
 
 
 @pytest.mark.parametrize("width", [30, 60, 200])

@@ -68,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         assert report.memory is not None, "compiled for GPUs"
         row |= {"peak_GiB": f"{report.memory.peak / GIB:.2f}", "jax": report.jax}
         print(f"line {line}: {report.layout}: {row['peak_GiB']} GiB", flush=True)
-    with TABLE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, found[0][1], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row for _, row in found)
+        with TABLE.open("w", newline="", encoding="utf-8") as file:  # after each: a compiler takes its time
+            writer = csv.DictWriter(file, row, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(other for _, other in found)
     return 0
 
 

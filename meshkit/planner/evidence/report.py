@@ -12,22 +12,22 @@ from rich.console import Console
 from rich.table import Table
 
 from meshkit.errors import MeshkitError
+from meshkit.planner.evidence.compiled import TABLE
 from meshkit.planner.evidence.judge import Judgement, Predicted, judge
 from meshkit.planner.evidence.tables import TABLES
 from meshkit.planner.hardware import GIB
 
 
 def report(folder: Path, out: Path | None) -> list[Judgement]:
-    """Judgements of the folder's tables, in all and by model; plots into `out`.
+    """Judgements of the folder's tables and of meshkit's own, in all and by model; plots into `out`.
 
     Raises MeshkitError for a folder without any of the TABLES.
     """
-    found = [name for name in TABLES if (folder / f"{name}.csv").is_file()]
+    found = {name: path for name in TABLES if (path := folder / f"{name}.csv").is_file()}
     if not found:
         raise MeshkitError(f"{folder}: it has none of the tables {', '.join(f'{name}.csv' for name in TABLES)}")
     judgements = []
-    for name in found:
-        path = folder / f"{name}.csv"
+    for name, path in ({TABLE.stem: TABLE} | found).items():
         rows = len(path.read_text(encoding="utf-8").splitlines()) - 1
         predicted = [Predicted(case, case.predicted()) for case in TABLES[name](path) if case is not None]
         judgements.append(judge(name, rows, predicted))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from meshkit.models.presets import Sizes
+from meshkit.planner.evidence import compiled
 from meshkit.planner.evidence.cases import Case, Row, case, gpt, integer, integers, llama, number, read
 from meshkit.planner.hardware import CATALOGUE, GIB, GIGA
 from meshkit.planner.layout import FLOAT32
@@ -254,4 +255,5 @@ TABLES: dict[str, Callable[[Path], Iterator[Case | None]]] = {
     "nvidia_dgxc_recipes_step_times": dgxc,
     "nemo_2407_h100_fp8": nemo,
     "megatron_bridge_perf_summary": bridge,
+    compiled.TABLE.stem: compiled.compiled,
 }
