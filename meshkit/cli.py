@@ -1,4 +1,5 @@
-"""The command line: `meshkit train | verify | schedule | plan | compile | view | demo | data | checkpoint`.
+"""The command line: `meshkit train | verify | schedule | plan | compile | launch | view | demo | data |
+checkpoint`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
@@ -21,6 +22,7 @@ from meshkit.commands import add_command, show, stdout_kept_for_json
 from meshkit.config import load
 from meshkit.data import command as data
 from meshkit.errors import MeshkitError
+from meshkit.launch import command as launch
 from meshkit.overrides import key_help, split_overrides
 from meshkit.planner import arguments as planner
 from meshkit.view import arguments as view
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         overrides: dict[str, Any] = {}
-        if argv[:1] in (["train"], ["verify"], ["compile"]):
+        if argv[:1] in (["train"], ["verify"], ["compile"], ["launch"]):
             argv, overrides = split_overrides(argv)
         options = _parser().parse_args(argv)
         with warnings.catch_warnings():
@@ -67,15 +69,17 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     import jax
 
+    from meshkit import preemption
+    from meshkit.distributed import failing_at_once
     from meshkit.trainer import train
 
-    with stdout_kept_for_json(options.json):
+    with stdout_kept_for_json(options.json), failing_at_once():
         result = train(config, profile=PROFILED if options.profile else 0)
     if options.json and jax.process_index() == 0:
         print(json.dumps({"run_dir": str(result.run_dir), **result.summary}))
     if not result.saved:
         raise MeshkitError(f"the last checkpoint of {result.run_dir} could not be written: see above")
-    return 0
+    return preemption.exit_code() if result.preempted else 0
 
 
 def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -168,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         "--trace", type=Path, metavar="FILE", help="write the lock-step timeline for Perfetto or chrome://tracing"
     )
 
+    launch.add(commands)
     planner.add(commands)
     view.add(commands)
     add_command(commands, "demo", _demo, "a perceptron cut in every way, against NumPy")

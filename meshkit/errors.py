@@ -3,6 +3,10 @@
 import difflib
 from collections.abc import Iterable
 
+RESTART = 75
+"""Exit code of a process whose run may go on when it is started again: it hung, lost another process, or was asked to
+end before its last step by one who restarts it. (EX_TEMPFAIL of sysexits.h: "try again".)"""
+
 
 class MeshkitError(ValueError):
     """A mistake in a config, a file, an argument or a cluster set-up.

@@ -5,7 +5,7 @@ import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshkit.config import RunConfig, keys
@@ -14,8 +14,9 @@ from meshkit.errors import MeshkitError, nearest
 OWN_OPTIONS = {
     *("-h", "--help", "--json", "--full", "--profile"),
     *("--cluster", "--nodes-of", "--backend", "--hlo", "--timeout"),
+    *("--processes", "--devices-per-process", "--grace", "--restarts", "--elastic"),
 }
-"""Options of `train`, `verify` and `compile` that are not config keys."""
+"""Options of `train`, `verify`, `compile` and `launch` that are not config keys."""
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -59,6 +60,17 @@ def parse_value(key: str, text: str) -> Any:
     if str in kinds and not isinstance(value, str):
         return text  # a folder may be called 2026
     return [text] if list in kinds and not isinstance(value, list) else value
+
+
+def words(overrides: Mapping[str, Any]) -> list[str]:
+    """The command line that `split_overrides` reads as `overrides`, dotted keys and their values."""
+    found = []
+    for key, value in overrides.items():
+        if isinstance(value, Mapping):
+            found += words({f"{key}.{name}": inner for name, inner in value.items()})
+        else:
+            found.append(f"--{key}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    return found
 
 
 def _kinds(annotation: Any) -> set[Any]:
