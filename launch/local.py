@@ -16,7 +16,7 @@ from typing import Any
 from meshkit.config import NEVER, RunConfig
 from meshkit.errors import RESTART, MeshkitError, counted
 from meshkit.launch import elastic
-from meshkit.launch.supervisor import Ended, Meaning, Supervisor, meaning, say, spell
+from meshkit.launch.supervisor import Ended, Meaning, Supervisor, say, spell
 from meshkit.launchers import ADDRESS, COUNT, NUMBER, PREEMPTED_EXIT
 from meshkit.mesh import resolve
 from meshkit.overrides import words
@@ -84,9 +84,8 @@ def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
                 return _code_when_stopped(ended, supervisor.stopped)
             if ended.meaning is Meaning.DONE:
                 return 0
-            assert ended.first is not None
             _show(job, ended)
-            code = ended.codes[ended.first]
+            code = ended.code
             if ended.meaning is Meaning.MISTAKE:
                 say("no restart: it would fail again")
                 return code
@@ -115,9 +114,8 @@ def _code_when_stopped(ended: Ended, number: int | None) -> int:
 
 def _smaller(job: Job, ended: Ended, least: int) -> Job:
     """The job without the processes that were lost. Raises MeshkitError when too few devices are left."""
-    lost = sum(meaning(code) is Meaning.LOST for code in ended.codes) if ended.meaning is Meaning.LOST else 0
     assert job.devices is not None
-    left = job.processes - lost
+    left = job.processes - ended.lost
     counts = [n * job.devices for n in range(1, left + 1) if n * job.devices >= least]
     fitted = elastic.fit(job.config, counts)
     if fitted is None:
@@ -186,10 +184,10 @@ def _log(job: Job, number: int) -> Any:
 
 
 def _show(job: Job, ended: Ended) -> None:
-    """Say how the first to end ended; if the screen was not its own, with the end of its log."""
-    assert ended.first is not None
+    """Say how the others ended, and if the screen was not that of the first, the end of its log."""
     number = ended.first
-    say(f"process {number} {spell(ended.codes[number])}; the others: {_others(ended)}")
+    if len(ended.codes) > 1:
+        say(f"the others: {_others(ended)}")
     if not number:
         return
     with contextlib.suppress(OSError):
@@ -200,4 +198,4 @@ def _show(job: Job, ended: Ended) -> None:
 
 def _others(ended: Ended) -> str:
     spelled = [spell(code).removeprefix("ended ") for number, code in enumerate(ended.codes) if number != ended.first]
-    return ", ".join(f"{spelled.count(way)} {way}" for way in dict.fromkeys(spelled)) or "none"
+    return ", ".join(f"{spelled.count(way)} {way}" for way in dict.fromkeys(spelled))

@@ -43,15 +43,25 @@ def meaning(code: int) -> Meaning:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How one attempt ended. codes: of every process. first: the number of the one that ended first, badly."""
+    """How one attempt ended. codes: of every process. first: the number of the one that ended first, badly.
+
+    lost: how many were lost, not counting those that were killed because of it.
+    """
 
     codes: tuple[int, ...]
-    first: int | None
+    first: int | None = None
+    lost: int = 0
     stopped: bool = False
 
     @property
+    def code(self) -> int:
+        """The exit code of the first."""
+        return 0 if self.first is None else self.codes[self.first]
+
+    @property
     def meaning(self) -> Meaning:
-        return Meaning.DONE if self.first is None else meaning(self.codes[self.first])
+        """Of that."""
+        return meaning(self.code)
 
 
 Processes = Sequence[subprocess.Popen[Any]]
@@ -80,13 +90,15 @@ class Supervisor:
             bad = [number for number, code in enumerate(codes) if code]
             if self.stopped is not None:
                 self._say(f"{signal.Signals(self.stopped).name}: the run saves and ends, within {self._grace:g} s")
-                return Ended(self._end(processes, self._grace), None, stopped=True)
+                return Ended(self._end(processes, self._grace), stopped=True)
             if bad:
                 first = _first(bad, codes)
+                lost = sum(meaning(codes[number] or 0) is Meaning.LOST for number in bad)
+                self._say(f"process {first} {spell(codes[first] or 0)}: the others end too")
                 wait = self._grace if codes[first] == RESTART else LOST_SECONDS
-                return Ended(self._end(processes, wait, ask=codes[first] != RESTART), first)
+                return Ended(self._end(processes, wait, ask=codes[first] != RESTART), first, lost)
             if all(code == 0 for code in codes):
-                return Ended(tuple(0 for _ in codes), None)
+                return Ended(tuple(0 for _ in codes))
             time.sleep(POLL_SECONDS)
 
     def _end(self, processes: Processes, seconds: float, ask: bool = True) -> tuple[int, ...]:

@@ -13,11 +13,11 @@ import platform
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 
 import meshkit
 from meshkit.config import RunConfig
@@ -38,7 +38,7 @@ def on_start(config: RunConfig) -> None:
             **_flat(config.model_dump()),
             "meshkit's code": code(),
             "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
+            "jaxlib": metadata.version("jaxlib"),
             "Python": ".".join(platform.python_version_tuple()[:2]),
             "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
         }

@@ -27,5 +27,5 @@ def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
 
 def counted(number: int, noun: str) -> str:
     """ "1 microbatch", "2 microbatches"."""
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    plural = f"{noun}es" if noun.endswith(("ch", "ss")) else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"

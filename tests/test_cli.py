@@ -41,7 +41,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RunConfig]:
     def train(config: RunConfig, profile: int) -> types.SimpleNamespace:
         seen.append(config)
         print("progress")
-        return types.SimpleNamespace(run_dir=tmp_path, history=[], summary={"loss": 1.5}, saved=True)
+        return types.SimpleNamespace(run_dir=tmp_path, history=[], summary={"loss": 1.5}, saved=True, preempted=False)
 
     monkeypatch.setitem(sys.modules, "meshkit.trainer", types.SimpleNamespace(train=train))
     return seen
