@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshkit.config import NEVER, RunConfig
+from meshkit.config import RunConfig
 from meshkit.errors import RESTART, MeshkitError, counted
 from meshkit.launch import elastic
+from meshkit.launch.cluster import check_restarts
 from meshkit.launch.supervisor import Ended, Meaning, Supervisor, say, spell
 from meshkit.launchers import ADDRESS, COUNT, NUMBER, PREEMPTED_EXIT
 from meshkit.mesh import resolve
@@ -73,8 +74,7 @@ def _share(config: RunConfig, processes: int) -> int:
 
 def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
     """Start `job`, again up to `restarts` times; its exit code. least: of devices, to go on with fewer; None: never."""
-    if restarts and job.config.resume == NEVER:
-        raise MeshkitError("resume = 'never' and --restarts: every restart would begin anew; set resume = 'auto'")
+    check_restarts(job.config, restarts)
     with Supervisor(grace, say) as supervisor:
         for left in range(restarts, -1, -1):
             begun = time.monotonic()

@@ -56,7 +56,10 @@ def find(env: Mapping[str, str] = os.environ) -> Place | None:
         place = _open_mpi(env)
     else:
         return None
-    return place if place is None or place.count > 1 else None
+    if place is None or place.count == 1:
+        return None
+    chosen = env.get("JAX_LOCAL_DEVICE_IDS")
+    return dataclasses.replace(place, devices=tuple(map(int, chosen.split(",")))) if chosen else place
 
 
 def _by_hand(env: Mapping[str, str]) -> Place:

@@ -15,6 +15,8 @@ OWN_OPTIONS = {
     *("-h", "--help", "--json", "--full", "--profile"),
     *("--cluster", "--nodes-of", "--backend", "--hlo", "--timeout"),
     *("--processes", "--devices-per-process", "--grace", "--restarts", "--elastic"),
+    *("--nodes", "--gpus-per-node", "--per", "--time", "--sbatch", "--submit", "--name", "--out"),
+    *("--image", "--claim", "--devices-per-node", "--least"),
 }
 """Options of `train`, `verify`, `compile` and `launch` that are not config keys."""
 
@@ -64,12 +66,16 @@ def parse_value(key: str, text: str) -> Any:
 
 def words(overrides: Mapping[str, Any]) -> list[str]:
     """The command line that `split_overrides` reads as `overrides`, dotted keys and their values."""
-    found = []
+    spell = lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return [f"--{key}={spell(value)}" for key, value in dotted(overrides).items()]
+
+
+def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without tables in tables."""
+    found = {}
     for key, value in overrides.items():
-        if isinstance(value, Mapping):
-            found += words({f"{key}.{name}": inner for name, inner in value.items()})
-        else:
-            found.append(f"--{key}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+        inner = {f"{key}.{name}": inside for name, inside in value.items()} if isinstance(value, Mapping) else None
+        found |= {key: value} if inner is None else dotted(inner)
     return found
 
 

@@ -14,13 +14,13 @@ SECONDS = 280
 QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
-def write_config(folder: Path, steps: int = STEPS) -> Path:
-    """The small run on a (data 2, tensor 1, pipe 2) mesh."""
+def write_config(folder: Path, data: int = 2) -> Path:
+    """The small run, of more steps, on a (`data`, tensor 1, pipe 2) mesh."""
     path = folder / "run.toml"
     text = (
-        CONFIG.replace("steps = 12", f"steps = {steps}").replace("evaluate_every = 6", "").replace("dropout = 0.1", "")
+        CONFIG.replace("steps = 12", f"steps = {STEPS}").replace("evaluate_every = 6", "").replace("dropout = 0.1", "")
     )
-    mesh = "\nmesh = { data = 2, pipe = 2 }\npipeline = { microbatches = 2 }\n"
+    mesh = f"\nmesh = {{ data = {data}, pipe = 2 }}\npipeline = {{ microbatches = 2 }}\n"
     path.write_text(
         text.replace("\n[checkpoint]", f"{mesh}\n[checkpoint]").rstrip() + f'\ntext = ["{write_text(folder)}"]\n'
     )
