@@ -14,15 +14,16 @@ from meshkit.pipeline.placement import place
 def fit(config: RunConfig, counts: Iterable[int]) -> RunConfig | None:
     """`config` on the largest mesh that takes one of `counts` devices; None: none is legal.
 
-    config: with no axis of -1. The data axis changes first: the other two say what a device holds. Then pipe, then
-    tensor. The global batch stays, in more microbatches, none larger than before.
+    config: with no axis of -1. The data axis shrinks first: the other two say what a device holds, so they stay as
+    long as there are devices for one replica. Then a smaller pipe, then a smaller tensor, on as many devices as that
+    allows. The global batch stays, in more microbatches, none larger than before.
     """
-    for count in sorted(counts, reverse=True):
-        for shape in _shapes(config.mesh, count):
-            for microbatches in _microbatches(config, shape):
-                changed = _with(config, shape, microbatches)
-                if _is_legal(changed):
-                    return changed
+    descending = sorted(counts, reverse=True)
+    for shape in (*_with_fewer_replicas(config.mesh, descending), *_with_smaller_replicas(config.mesh, descending)):
+        for microbatches in _microbatches(config, shape):
+            changed = _with(config, shape, microbatches)
+            if _is_legal(changed):
+                return changed
     return None
 
 
@@ -32,18 +33,19 @@ def changes(config: RunConfig) -> dict[str, Any]:
     return mesh | {"pipeline.microbatches": config.pipeline.microbatches}
 
 
-def _shapes(old: MeshShape, count: int) -> Iterator[MeshShape]:
-    """Meshes of `count` devices, those that change less of pipe and tensor first."""
-    divisors = [k for k in range(1, count + 1) if count % k == 0]
-    cuts = [(t, p) for t, p in itertools.product(divisors, divisors) if count % (t * p) == 0]
-    # A smaller axis gives each device more to hold, and a larger one splits what may not split: both only if need be.
-    rank = lambda cut: (_factor(cut[0], old.tensor), _factor(cut[1], old.pipe), cut)
-    for t, p in sorted(cuts, key=rank):
-        yield MeshShape(data=count // (t * p), tensor=t, pipe=p)
+def _with_fewer_replicas(old: MeshShape, counts: list[int]) -> Iterator[MeshShape]:
+    replica = old.tensor * old.pipe
+    for count in counts:
+        if count % replica == 0:
+            yield old.model_copy(update={"data": count // replica})
 
 
-def _factor(new: int, old: int) -> float:
-    return max(new / old, old / new)
+def _with_smaller_replicas(old: MeshShape, counts: list[int]) -> Iterator[MeshShape]:
+    """The largest first; of as many devices, those with more tensor peers, then more stages."""
+    for count in counts:
+        for tensor, pipe in itertools.product(range(old.tensor, 0, -1), range(old.pipe, 0, -1)):
+            if count % (tensor * pipe) == 0:
+                yield MeshShape(data=count // (tensor * pipe), tensor=tensor, pipe=pipe)
 
 
 def _microbatches(config: RunConfig, shape: MeshShape) -> Iterator[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.small_run import CONFIG, write_text
 
 STEPS = 32
-SECONDS = 280
+SECONDS = 600
 QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 

@@ -25,6 +25,8 @@ from meshkit.launch.supervisor import LOST_SECONDS
 from tests.launched import STEPS, Launched, write_config
 from tests.small_run import curve, logged, saved
 
+pytestmark = pytest.mark.timeout(900)  # several starts of several processes each
+
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -51,7 +53,7 @@ def test_killed_processes_are_noticed_and_the_run_goes_on(
         killed = run.signal(victim, signal.SIGKILL)
         run.until(lambda line, victim=victim: f"process {victim} ended by SIGKILL" in line)  # type: ignore[misc]
         print(f"process {victim}: noticed after {time.monotonic() - killed:.2f} s")
-        assert time.monotonic() - killed < 5
+        assert time.monotonic() - killed < 10
         run.until(lambda line: line.startswith("launch: restart "))
         assert set(before) <= set(saved(run.run_dir)), "a checkpoint is lost"
         run.until(lambda line: re.match(r"goes on after step \d+ from", line) is not None)

@@ -133,6 +133,7 @@ def said(run_dir: Path) -> str:
     return "".join(f"--- {path}\n{path.read_text()}" for path in sorted((run_dir / "logs").glob("*.log")))
 
 
+@pytest.mark.timeout(1200)
 def test_a_job_that_is_told_to_end_saves_and_goes_on_where_it_was(cluster: Slurm, tmp_path: Path) -> None:
     config, run_dir = write_config(tmp_path, data=4), tmp_path / "a run"
     job = submit(cluster, config, run_dir, "--devices", "8", "--restarts", "1")
