@@ -1,6 +1,7 @@
 """`meshkit launch local | slurm | k8s`: their arguments, and the files that they write. No JAX."""
 
 import argparse
+import dataclasses
 import json
 import re
 import shlex
@@ -63,6 +64,7 @@ def _local(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     config, overrides = load(options.config, overrides), dotted(overrides)
     job = local.job(options.config, config, overrides, options.processes, options.devices_per_process)
+    job = dataclasses.replace(job, json=options.json)
     return local.run(job, options.restarts, _least(options), options.grace)
 
 

@@ -37,6 +37,7 @@ class Job:
     overrides: Mapping[str, Any]
     processes: int
     devices: int | None
+    json: bool = False
 
     @property
     def logs(self) -> Path:
@@ -75,6 +76,8 @@ def _share(config: RunConfig, processes: int) -> int:
 def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
     """Start `job`, again up to `restarts` times; its exit code. least: of devices, to go on with fewer; None: never."""
     check_restarts(job.config, restarts)
+    if least is not None and job.devices is None:
+        raise MeshkitError("--elastic: one process with all devices of the machine has none to lose: leave it out")
     with Supervisor(grace, say) as supervisor:
         for left in range(restarts, -1, -1):
             begun = time.monotonic()
@@ -134,7 +137,7 @@ def _started(job: Job) -> Iterator[Sequence[subprocess.Popen[Any]]]:
     """The processes of one attempt. They do not outlive this."""
     address = f"127.0.0.1:{_free_port()}"
     shared = os.environ | {ADDRESS: address, COUNT: str(job.processes), PREEMPTED_EXIT: str(RESTART)}
-    command = [sys.executable, "-m", "meshkit", "train", job.path, *words(job.overrides)]
+    command = [sys.executable, "-m", "meshkit", "train", job.path, *words(job.overrides), *["--json"] * job.json]
     processes: list[subprocess.Popen[Any]] = []
     with contextlib.ExitStack() as logs:
         try:

@@ -1,8 +1,8 @@
 """The command line: `meshkit train | verify | schedule | plan | compile | launch | view | demo | data |
 checkpoint`.
 
-Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
-130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
+Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage, 75 a run that may go on
+when started again (`errors.RESTART`), 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
 
 Each command imports what it needs when it runs, so that `meshkit --help` starts no JAX. Commands about a part
 of meshkit stand in that part's `command.py`.
@@ -10,6 +10,7 @@ of meshkit stand in that part's `command.py`.
 
 import argparse
 import json
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from meshkit.config import load
 from meshkit.data import command as data
 from meshkit.errors import MeshkitError
 from meshkit.launch import command as launch
+from meshkit.launchers import ADDRESS, COUNT, NUMBER
 from meshkit.overrides import key_help, split_overrides
 from meshkit.planner import arguments as planner
 from meshkit.view import arguments as view
@@ -61,6 +63,8 @@ PROFILED = 2
 
 def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     config = load(options.config, overrides)
+    given = {ADDRESS: options.coordinator, COUNT: options.processes, NUMBER: options.process}
+    os.environ.update({name: value for name, value in given.items() if value is not None})
     if config.devices is not None:
         from meshkit.simulate import simulate_cpu_devices
 
@@ -131,6 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.epilog = key_help()
     train.add_argument("config", metavar="CONFIG", help="a TOML file")
+    train.add_argument("--coordinator", metavar="HOST:PORT", help=f"of process 0, as {ADDRESS} (see docs/launch.md)")
+    train.add_argument("--processes", metavar="N", help=f"how many there are, as {COUNT}")
+    train.add_argument("--process", metavar="I", help=f"the number of this one, as {NUMBER}")
     train.add_argument(
         "--profile", action="store_true", help=f"record {PROFILED} steps: a timeline of every device, for Perfetto"
     )

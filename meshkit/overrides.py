@@ -14,6 +14,7 @@ from meshkit.errors import MeshkitError, nearest
 OWN_OPTIONS = {
     *("-h", "--help", "--json", "--full", "--profile"),
     *("--cluster", "--nodes-of", "--backend", "--hlo", "--timeout"),
+    *("--coordinator", "--process"),
     *("--processes", "--devices-per-process", "--grace", "--restarts", "--elastic"),
     *("--nodes", "--gpus-per-node", "--per", "--time", "--sbatch", "--submit", "--name", "--out"),
     *("--image", "--claim", "--devices-per-node", "--least"),
@@ -72,7 +73,7 @@ def words(overrides: Mapping[str, Any]) -> list[str]:
 
 def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The same without tables in tables."""
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in overrides.items():
         inner = {f"{key}.{name}": inside for name, inside in value.items()} if isinstance(value, Mapping) else None
         found |= {key: value} if inner is None else dotted(inner)

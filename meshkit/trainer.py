@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from meshkit import agreement, assemble, distributed, optimizer, profiler, report, run_folder
+from meshkit.checkpoint import store
 from meshkit.checkpoint.find import home
 from meshkit.checkpoint.layout import Layout
 from meshkit.checkpoint.record import Record, of_run
@@ -34,7 +35,7 @@ from meshkit.profiler import Profiler
 from meshkit.run_folder import RunFolder
 from meshkit.simulate import simulate_cpu_devices
 from meshkit.train_step import State, TrainStep
-from meshkit.watchdog import Watchdog
+from meshkit.watchdog import HOUR, Watchdog
 
 EVALUATION_SEED = 0  # the held-out samples judged are the same in every run
 EVALUATION_BATCHES = 8  # of one evaluation, or an epoch of them
@@ -171,6 +172,7 @@ class _Run:
     profiler: Profiler
     watchdog: Watchdog
     compiled: Any = None
+    evaluated: bool = False  # the first time it is compiled too
 
     def __post_init__(self) -> None:
         self.number = self.beginning.step
@@ -181,7 +183,7 @@ class _Run:
         self.clock, self.timed_from = 0.0, self.number
 
     def loop(self) -> State:
-        self.watchdog.begins("making the state", long=True)
+        self.watchdog.begins("making the state", granted=HOUR)
         state = self.beginning.state(self.step, self.layout)
         steps = self.config.steps
         if self.number >= steps:
@@ -192,7 +194,7 @@ class _Run:
             return state
         self.watchdog.begins("reading the first batch")
         batch = next(self.batches)
-        self.watchdog.begins("compiling", long=True)
+        self.watchdog.begins("compiling", granted=HOUR)
         self.clock = time.perf_counter()
         self.compiled = self.step.compile(state, batch)
         self.progress.note(f"compiled in {time.perf_counter() - self.clock:.1f} s")
@@ -249,8 +251,9 @@ class _Run:
         values["learning_rate"] = float(self.rates[number - 1])
         values["tokens_per_second"] = self._throughput(number)
         if evaluate is not None:
-            self.watchdog.begins(f"evaluating after step {number}", long=True)
+            self.watchdog.begins(f"evaluating after step {number}", granted=0 if self.evaluated else HOUR)
             values["held_out_loss"] = self._evaluate(evaluate)
+            self.evaluated = True
         self.history.append({"step": number, **values})
         try:
             self.writer.write(number, values)
@@ -261,7 +264,7 @@ class _Run:
 
     def _save(self, state: State) -> None:
         """Begin to save the state after step `number`; the next step need not wait for the writing."""
-        self.watchdog.begins(f"saving step {self.number}", long=True)
+        self.watchdog.begins(f"saving step {self.number}", granted=2 * store.SECONDS)
         done = self.number - self.beginning.step
         last = self.history[-1]
         record = dataclasses.replace(

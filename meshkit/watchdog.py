@@ -24,8 +24,8 @@ FLOOR = 300.0
 FACTOR = 10
 """Times the median step that are granted, if that is more."""
 
-LONG = 4 * 3600.0
-"""Seconds granted to what takes no known time: compiling, reading a checkpoint, waiting for one to be written."""
+HOUR = 3600.0
+"""Granted to what takes no known time: reading a checkpoint, compiling."""
 
 REMEMBERED = 101  # steps that the median is taken of
 
@@ -42,16 +42,16 @@ class Watchdog:
         self._lock = threading.Lock()
         self._seconds: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
         self._step, self._finished_at = 0, 0.0
-        self._done, self._doing, self._long = "nothing yet", "starting", True
+        self._done, self._doing, self._granted = "nothing yet", "starting", HOUR
         self._waited = 0.0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    def begins(self, action: str, long: bool = False) -> None:
-        """`action` begins, so what came before it is done. long: it may take any time (LONG)."""
+    def begins(self, action: str, granted: float = 0.0) -> None:
+        """`action` begins, so what came before it is done. granted: seconds that it may take, whatever a step does."""
         with self._lock:
-            self._done, self._doing, self._long, self._waited = self._doing, action, long, 0.0
-            if long:
+            self._done, self._doing, self._granted, self._waited = self._doing, action, granted, 0.0
+            if granted:
                 self._finished_at = 0.0  # no measure for a step
 
     def finished(self, step: int) -> None:
@@ -65,9 +65,7 @@ class Watchdog:
     @property
     def limit(self) -> float:
         """Seconds that may pass without progress."""
-        if self._long:
-            return max(self._floor, LONG)
-        return max(self._floor, FACTOR * statistics.median(self._seconds or [0.0]))
+        return max(self._floor, self._granted, FACTOR * statistics.median(self._seconds or [0.0]))
 
     def _watch(self) -> None:
         tick = min(1.0, self._floor / 4)

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from meshkit.errors import RESTART, MeshkitError
-from meshkit.watchdog import FACTOR, LONG, VARIABLE, Watchdog
+from meshkit.watchdog import FACTOR, HOUR, VARIABLE, Watchdog
 
 HANG = """
 import sys, threading, time
 from pathlib import Path
-from meshkit.watchdog import Watchdog
+from meshkit.watchdog import HOUR, Watchdog
 
 def read_from_a_dead_server():
     time.sleep(60)
 
 with Watchdog(Path(sys.argv[1]), "process 3 of 8", 3, floor=float(sys.argv[2])) as watchdog:
-    watchdog.begins("compiling", long=True)
+    watchdog.begins("compiling", granted=HOUR)
     for step in range(1, 6):
         watchdog.begins(f"waiting for step {step}")
         time.sleep(0.02)
@@ -55,14 +55,14 @@ def test_what_is_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     clock = iter([10.0, 12.0, 14.0, 99.0, 101.0])
     monkeypatch.setattr("meshkit.watchdog.time.monotonic", lambda: next(clock))
     watchdog = Watchdog(tmp_path, "process 0 of 1", 0, floor=5)
-    assert watchdog.limit == LONG, "before the first step anything may take its time"
+    assert watchdog.limit == HOUR, "before the first step anything may take its time"
     watchdog.begins("waiting for step 1")
     assert watchdog.limit == 5
     for step in (1, 2, 3):
         watchdog.finished(step)
     assert watchdog.limit == FACTOR * 2
-    watchdog.begins("evaluating", long=True)
-    assert watchdog.limit == LONG
+    watchdog.begins("evaluating", granted=HOUR)
+    assert watchdog.limit == HOUR
     watchdog.begins("waiting for step 4")
     for step in (4, 5):
         watchdog.finished(step)
