@@ -37,13 +37,13 @@ def nodes(config: RunConfig, count: int, gpus: int | None, per: str, least: int 
     """
     if count < 1:
         raise MeshkitError(f"--nodes {count}: it is at least 1")
-    simulated = config.devices is not None
-    if simulated and config.devices % count:  # type: ignore[operator]
-        raise MeshkitError(f"devices = {config.devices} do not split over --nodes {count}: choose a divisor")
-    if simulated and gpus:
-        raise MeshkitError(f"--gpus-per-node {gpus} and devices = {config.devices} (simulated): remove one of them")
-    a_node = config.devices // count if config.devices is not None else gpus
-    if not a_node or a_node < 1:
+    total = config.devices  # simulated
+    if total is not None and gpus:
+        raise MeshkitError(f"--gpus-per-node {gpus} and devices = {total} (simulated): remove one of them")
+    if total is not None and total % count:
+        raise MeshkitError(f"devices = {total} do not split over --nodes {count}: choose a divisor")
+    a_node = gpus if total is None else total // count
+    if a_node is None or a_node < 1:
         raise MeshkitError("--gpus-per-node N is missing: the GPUs of a node (or set devices to simulate them)")
     config = config.model_copy(update={"mesh": resolve(config.mesh, count * a_node)})
     config.microbatch_size(config.mesh.data)
@@ -52,8 +52,8 @@ def nodes(config: RunConfig, count: int, gpus: int | None, per: str, least: int 
             f"--elastic min={least}: {counted(count, 'node')} of {a_node} have {count * a_node} devices: choose from "
             f"{a_node} to {count * a_node}"
         )
-    processes = a_node if per == "gpu" and not simulated else 1
-    return Nodes(count, processes, a_node, simulated, None if least is None else -(-least // a_node)), config
+    processes = a_node if per == "gpu" and total is None else 1
+    return Nodes(count, processes, a_node, total is not None, None if least is None else -(-least // a_node)), config
 
 
 def overrides_on(nodes: Nodes, overrides: Mapping[str, Any]) -> dict[str, Any]:

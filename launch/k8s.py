@@ -108,6 +108,7 @@ def _job(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Node
 def _pod(config: RunConfig, overrides: Mapping[str, Any], nodes: Nodes, wishes: Wishes) -> dict[str, Any]:
     run_dir = f"{RUNS_FOLDER}/{Path(config.run_dir).name}"
     train = ["meshkit", "train", f"{CONFIG_FOLDER}/run.toml", *words({**overrides, "run_dir": run_dir})]
+    train = [word.replace("$(", "$$(") for word in train]  # else Kubernetes puts in variables
     container = {
         "name": "train",
         "image": wishes.image,

@@ -83,7 +83,7 @@ def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
             begun = time.monotonic()
             with _started(job) as processes:
                 ended = supervisor.watch(processes)
-            if ended.stopped:
+            if supervisor.stopped is not None:
                 return _code_when_stopped(ended, supervisor.stopped)
             if ended.meaning is Meaning.DONE:
                 return 0
@@ -108,11 +108,11 @@ def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
     raise AssertionError("the loop returns")
 
 
-def _code_when_stopped(ended: Ended, number: int | None) -> int:
+def _code_when_stopped(ended: Ended, number: int) -> int:
     """0 when all saved and ended, or were done."""
     if all(code in (0, RESTART) for code in ended.codes):
         return 0
-    return 128 + (number or signal.SIGTERM)
+    return 128 + number
 
 
 def _smaller(job: Job, ended: Ended, least: int) -> Job:

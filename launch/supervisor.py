@@ -51,7 +51,6 @@ class Ended:
     codes: tuple[int, ...]
     first: int | None = None
     lost: int = 0
-    stopped: bool = False
 
     @property
     def code(self) -> int:
@@ -90,7 +89,7 @@ class Supervisor:
             bad = [number for number, code in enumerate(codes) if code]
             if self.stopped is not None:
                 self._say(f"{signal.Signals(self.stopped).name}: the run saves and ends, within {self._grace:g} s")
-                return Ended(self._end(processes, self._grace), stopped=True)
+                return Ended(self._end(processes, self._grace))
             if bad:
                 first = _first(bad, codes)
                 lost = sum(meaning(codes[number] or 0) is Meaning.LOST for number in bad)

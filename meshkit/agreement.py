@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-import meshkit
+import meshkit.models
 from meshkit.config import RunConfig
 from meshkit.distributed import store
 from meshkit.errors import MeshkitError
@@ -54,9 +54,11 @@ def on_program(mesh: jax.sharding.Mesh, compiled: Any) -> None:
 @functools.cache
 def code() -> str:
     """The version of meshkit, and a hash of its source: an editable copy changes without a new version."""
-    home = Path(meshkit.__file__).parent
-    files = sorted(home.rglob("*.py"))
-    return f"{meshkit.__version__} {_sum(*(f'{path.relative_to(home)}{path.read_text()}' for path in files))}"
+    homes = [Path(folder) for package in (meshkit, meshkit.models) for folder in package.__path__]
+    files = [
+        (path.relative_to(home), path.read_text(encoding="utf-8")) for home in homes for path in home.rglob("*.py")
+    ]
+    return f"{meshkit.__version__} {_sum(*(f'{name}{text}' for name, text in sorted(files)))}"
 
 
 def _program(compiled: Any) -> str:
