@@ -19,10 +19,11 @@ from typing import Any
 
 import jax
 
-import meshkit.models
+import meshkit
 from meshkit.config import RunConfig
 from meshkit.distributed import store
 from meshkit.errors import MeshkitError
+from meshkit.models import build
 
 WAIT_SECONDS = 1800  # of the processes for the slowest of them: compiling takes its time
 
@@ -54,7 +55,7 @@ def on_program(mesh: jax.sharding.Mesh, compiled: Any) -> None:
 @functools.cache
 def code() -> str:
     """The version of meshkit, and a hash of its source: an editable copy changes without a new version."""
-    homes = [Path(folder) for package in (meshkit, meshkit.models) for folder in package.__path__]
+    homes = [Path(module.__file__).parent for module in (meshkit, build)]
     files = [
         (path.relative_to(home), path.read_text(encoding="utf-8")) for home in homes for path in home.rglob("*.py")
     ]
