@@ -55,7 +55,7 @@ def on_program(mesh: jax.sharding.Mesh, compiled: Any) -> None:
 @functools.cache
 def code() -> str:
     """The version of meshkit, and a hash of its source: an editable copy changes without a new version."""
-    homes = [Path(module.__file__).parent for module in (meshkit, build)]
+    homes = [Path(str(module.__file__)).parent for module in (meshkit, build)]
     files = [
         (path.relative_to(home), path.read_text(encoding="utf-8")) for home in homes for path in home.rglob("*.py")
     ]
