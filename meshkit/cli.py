@@ -1,7 +1,8 @@
-"""The command line: `meshkit train | verify | schedule | plan | compile | view | demo | data | checkpoint`.
+"""The command line: `meshkit train | verify | schedule | plan | compile | launch | view | demo | data |
+checkpoint`.
 
-Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
-130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
+Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage, 75 a run that may go on
+when started again (`errors.RESTART`), 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
 
 Each command imports what it needs when it runs, so that `meshkit --help` starts no JAX. Commands about a part
 of meshkit stand in that part's `command.py`.
@@ -9,6 +10,7 @@ of meshkit stand in that part's `command.py`.
 
 import argparse
 import json
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -21,6 +23,8 @@ from meshkit.commands import add_command, show, stdout_kept_for_json
 from meshkit.config import load
 from meshkit.data import command as data
 from meshkit.errors import MeshkitError
+from meshkit.launch import command as launch
+from meshkit.launchers import ADDRESS, COUNT, NUMBER
 from meshkit.overrides import key_help, split_overrides
 from meshkit.planner import arguments as planner
 from meshkit.view import arguments as view
@@ -31,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         overrides: dict[str, Any] = {}
-        if argv[:1] in (["train"], ["verify"], ["compile"]):
+        if argv[:1] in (["train"], ["verify"], ["compile"], ["launch"]):
             argv, overrides = split_overrides(argv)
         options = _parser().parse_args(argv)
         with warnings.catch_warnings():
@@ -59,6 +63,8 @@ PROFILED = 2
 
 def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     config = load(options.config, overrides)
+    given = {ADDRESS: options.coordinator, COUNT: options.processes, NUMBER: options.process}
+    os.environ.update({name: value for name, value in given.items() if value is not None})
     if config.devices is not None:
         from meshkit.simulate import simulate_cpu_devices
 
@@ -67,15 +73,17 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     import jax
 
+    from meshkit import preemption
+    from meshkit.distributed import failing_at_once
     from meshkit.trainer import train
 
-    with stdout_kept_for_json(options.json):
+    with stdout_kept_for_json(options.json), failing_at_once():
         result = train(config, profile=PROFILED if options.profile else 0)
     if options.json and jax.process_index() == 0:
         print(json.dumps({"run_dir": str(result.run_dir), **result.summary}))
     if not result.saved:
         raise MeshkitError(f"the last checkpoint of {result.run_dir} could not be written: see above")
-    return 0
+    return preemption.exit_code() if result.preempted else 0
 
 
 def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -133,6 +141,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.epilog = key_help()
     train.add_argument("config", metavar="CONFIG", help="a TOML file")
+    train.add_argument("--coordinator", metavar="HOST:PORT", help=f"of process 0, as {ADDRESS} (see docs/launch.md)")
+    train.add_argument("--processes", metavar="N", help=f"how many there are, as {COUNT}")
+    train.add_argument("--process", metavar="I", help=f"the number of this one, as {NUMBER}")
     train.add_argument(
         "--profile", action="store_true", help=f"record {PROFILED} steps: a timeline of every device, for Perfetto"
     )
@@ -174,6 +185,7 @@ def _parser() -> argparse.ArgumentParser:
         "--grid", type=Path, metavar="FILE.txt", help="write it as text, which pipeline.schedule can name"
     )
 
+    launch.add(commands)
     planner.add(commands)
     view.add(commands)
     add_command(commands, "demo", _demo, "a perceptron cut in every way, against NumPy")

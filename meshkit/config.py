@@ -19,6 +19,7 @@ from meshkit.reading import explain, holds, merge, nested, read_toml
 
 AxisSize = Annotated[int, Field(ge=-1)]
 Positive = Annotated[int, Field(ge=1)]
+AUTO, NEVER = "auto", "never"  # of `resume`
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 

@@ -1,61 +1,54 @@
-"""Start-up of a process that is one of several, and what all must agree on."""
+"""Start-up of a process that is one of several, and its end; the answers of process 0."""
 
+import contextlib
 import os
-import signal
-import threading
-from types import FrameType, TracebackType
-from typing import Any, Self
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
+from jax._src import distributed as runtime  # the one way to the store that the processes share
 from jax.experimental import multihost_utils
 
-from meshkit.errors import MeshkitError
+from meshkit import launchers
+from meshkit.errors import RESTART, MeshkitError
 
 HEARTBEAT_SECONDS = 10
 """A lost process is noticed after this; JAX's own default leaves the others hanging for 100 s."""
 
-BY_HAND = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-
-LAUNCHERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-"""How many processes SLURM or Open MPI started; JAX finds out the rest by itself."""
+LAST_WORDS_SECONDS = 3
+"""So long a process that fails waits for others that fail too, so that each can say why."""
 
 
 def start() -> None:
-    """Join the other processes of the run, when the environment says that there are any.
+    """Join the other processes of the run, when the environment says that there are any (see `launchers`).
 
-    That is with JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID;
-    else with what SLURM or Open MPI set. Called before any device is touched; does nothing in a process
-    that has joined already, or that is alone. Raises MeshkitError for variables that do not go together.
+    Called before any device is touched; does nothing in a process that has joined already, or that is alone.
+    Raises MeshkitError for variables that do not go together, an address that cannot work, and processes that do
+    not come.
     """
     if jax.distributed.is_initialized():
         return
-    given = [name for name in BY_HAND if os.environ.get(name)]
-    if given:
-        arguments = _by_hand(given)
-        alone = arguments["num_processes"] == 1
-    else:
-        arguments = {}
-        alone = all(os.environ.get(name, "1") == "1" for name in LAUNCHERS)
-    if not alone:
-        jax.distributed.initialize(**arguments, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
-
-
-def _by_hand(given: list[str]) -> dict[str, Any]:
-    """The arguments of `jax.distributed.initialize`, from the three variables."""
-    missing = [name for name in BY_HAND if name not in given]
-    if missing:
-        raise MeshkitError(
-            f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} set in the environment and "
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not: set all three, or none to run alone"
+    place = launchers.find()
+    if place is None:
+        return
+    launchers.check(place)
+    try:
+        jax.distributed.initialize(
+            place.address,
+            place.count,
+            place.number,
+            place.devices,
+            initialization_timeout=launchers.JOIN_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
-    address, count, number = (os.environ[name] for name in BY_HAND)
-    if not (count.isdigit() and number.isdigit() and int(number) < int(count)):
+    except jax.errors.JaxRuntimeError as error:
         raise MeshkitError(
-            f"JAX_NUM_PROCESSES = {count!r} and JAX_PROCESS_ID = {number!r}: the first is how many processes there "
-            "are, the second numbers them from 0"
-        )
-    return {"coordinator_address": address, "num_processes": int(count), "process_id": int(number)}
+            f"process {place.number} of {place.count} at {place.address}: the run could not gather "
+            f"({str(error).splitlines()[0]}): see what the other processes say"
+        ) from None
 
 
 def agreed(answer: bool) -> bool:
@@ -63,26 +56,47 @@ def agreed(answer: bool) -> bool:
     return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer)))
 
 
-class Preemption:
-    """Whether this machine is about to be taken away: a SIGTERM came. A context manager for the time of a run.
+def store() -> Any:
+    """The key-value store of the run's processes: it works without their devices."""
+    return runtime.global_state.client
 
-    The signal only sets `asked`, so that the run can save and end; SIGKILL, which follows it, cannot be caught.
-    Not watched outside the main thread, where Python takes no signals, nor in one of several processes, where
-    JAX's own notifier takes it.
+
+@contextlib.contextmanager
+def failing_at_once() -> Iterator[None]:
+    """Of several processes, one that fails says why and ends at once.
+
+    JAX would wait at exit for the others, who may be waiting for this one. Alone, errors pass through.
     """
+    try:
+        yield
+    except BaseException as error:
+        if not jax.distributed.is_initialized():
+            raise
+        code, text = _last_words(error)
+        print(text, file=sys.stderr)
+        _leave(code)
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: Any = None
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+def _last_words(error: BaseException) -> tuple[int, str]:
+    """Exit code, and what to print."""
+    if isinstance(error, MeshkitError):
+        return 1, f"error: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+        return RESTART, f"error: {process()} lost another one, or its devices failed: {str(error).splitlines()[0]}"
+    return 1, "".join(traceback.format_exception(error))
 
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread() and jax.process_count() == 1:
-            self._before = signal.signal(signal.SIGTERM, self._ask)
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+def _leave(code: int) -> None:
+    # Who fails together leaves together: the end of process 0 is the end of all.
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # the others have not failed, or are gone
+        store().wait_at_barrier("meshkit/leave", 1000 * LAST_WORDS_SECONDS)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def process() -> str:
+    """ "process 3 of 8"."""
+    return f"process {jax.process_index()} of {jax.process_count()}"

@@ -3,6 +3,10 @@
 import difflib
 from collections.abc import Iterable
 
+RESTART = 75
+"""Exit code of a process whose run may go on when it is started again: it hung, lost another process, or was asked to
+end before its last step by one who restarts it. (EX_TEMPFAIL of sysexits.h: "try again".)"""
+
 
 class MeshkitError(ValueError):
     """A mistake in a config, a file, an argument or a cluster set-up.
@@ -23,5 +27,5 @@ def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
 
 def counted(number: int, noun: str) -> str:
     """ "1 microbatch", "2 microbatches"."""
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    plural = f"{noun}es" if noun.endswith(("ch", "ss")) else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"

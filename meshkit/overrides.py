@@ -5,7 +5,7 @@ import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshkit.config import RunConfig, keys
@@ -14,8 +14,12 @@ from meshkit.errors import MeshkitError, nearest
 OWN_OPTIONS = {
     *("-h", "--help", "--json", "--full", "--profile"),
     *("--cluster", "--nodes-of", "--backend", "--hlo", "--timeout"),
+    *("--coordinator", "--process"),
+    *("--processes", "--devices-per-process", "--grace", "--restarts", "--elastic"),
+    *("--nodes", "--gpus-per-node", "--per", "--time", "--sbatch", "--submit", "--name", "--out"),
+    *("--image", "--claim", "--devices-per-node", "--least"),
 }
-"""Options of `train`, `verify` and `compile` that are not config keys."""
+"""Options of `train`, `verify`, `compile` and `launch` that are not config keys."""
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -59,6 +63,21 @@ def parse_value(key: str, text: str) -> Any:
     if str in kinds and not isinstance(value, str):
         return text  # a folder may be called 2026
     return [text] if list in kinds and not isinstance(value, list) else value
+
+
+def words(overrides: Mapping[str, Any]) -> list[str]:
+    """The command line that `split_overrides` reads as `overrides`, dotted keys and their values."""
+    spell = lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return [f"--{key}={spell(value)}" for key, value in dotted(overrides).items()]
+
+
+def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without tables in tables."""
+    found: dict[str, Any] = {}
+    for key, value in overrides.items():
+        inner = {f"{key}.{name}": inside for name, inside in value.items()} if isinstance(value, Mapping) else None
+        found |= {key: value} if inner is None else dotted(inner)
+    return found
 
 
 def _kinds(annotation: Any) -> set[Any]:

@@ -16,24 +16,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from meshkit import assemble, distributed, optimizer, profiler, report, run_folder
-from meshkit.checkpoint.find import NEVER, home
+from meshkit import agreement, assemble, distributed, optimizer, profiler, report, run_folder
+from meshkit.checkpoint import store
+from meshkit.checkpoint.find import home
 from meshkit.checkpoint.layout import Layout
 from meshkit.checkpoint.record import Record, of_run
 from meshkit.checkpoint.resume import Beginning, begin
 from meshkit.checkpoint.store import Checkpoints, History
-from meshkit.config import RunConfig, load
+from meshkit.config import NEVER, RunConfig, load
 from meshkit.data.loader import Batch, Loader
 from meshkit.data.sources import UserDataset, open_sources
-from meshkit.distributed import Preemption
 from meshkit.errors import MeshkitError
 from meshkit.mesh import build
 from meshkit.metrics import MetricsWriter, Progress
 from meshkit.pipeline.vocab import TokenLoss
+from meshkit.preemption import Preemption
 from meshkit.profiler import Profiler
 from meshkit.run_folder import RunFolder
 from meshkit.simulate import simulate_cpu_devices
 from meshkit.train_step import State, TrainStep
+from meshkit.watchdog import HOUR, Watchdog
 
 EVALUATION_SEED = 0  # the held-out samples judged are the same in every run
 EVALUATION_BATCHES = 8  # of one evaluation, or an epoch of them
@@ -48,7 +50,7 @@ class Result:
 
     state: the final TrainStep state, on the devices. history: the logged metrics, a dict a record, from the
     run's first step on. summary: what was printed at the end, ready for JSON. run_dir: the folder of the
-    run's files. saved: whether a checkpoint of that state was written.
+    run's files. saved: whether a checkpoint of that state was written. preempted: it ended early, on a SIGTERM.
     """
 
     state: State
@@ -56,6 +58,7 @@ class Result:
     summary: dict[str, Any]
     run_dir: Path
     saved: bool
+    preempted: bool
 
 
 def train(
@@ -96,6 +99,7 @@ def train(
 
 
 def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserDataset | None, profile: int) -> Result:
+    agreement.on_start(config)
     mesh = build(config.mesh)
     sources = open_sources(config.data, dataset)
     if config.sample_tokens and sources.files is None:
@@ -120,18 +124,20 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
             folder.progress(config.steps, beginning.step) as progress,
             Checkpoints(home(config, folder.path), config.checkpoint, progress.note, beginning.own) as checkpoints,
             Preemption() as preemption,
+            Watchdog(folder.path, distributed.process(), jax.process_index()) as watchdog,
         ):
             for line in report.opening(step, sources):
                 progress.note(line)
             recorder = Profiler(folder.path / profiler.FOLDER, profile, beginning.step)
-            watchers = writer, progress, checkpoints, preemption, recorder
+            watchers = writer, progress, checkpoints, preemption, recorder, watchdog
             run = _Run(config, step, layout, record, beginning, batches, held_out, *watchers)
             state = run.loop()
     summary = report.summary(step, run.compiled, run.history, sources, state, folder.path)
     if recorder.done:
         summary |= recorder.report(step, run.compiled)
     folder.show(summary)
-    return Result(state, run.history, summary, folder.path, saved=checkpoints.whole == run.number)
+    saved = checkpoints.whole == run.number
+    return Result(state, run.history, summary, folder.path, saved, preemption.asked)
 
 
 def _loader(step: TrainStep, mesh: Mesh, source: Any, seed: int, start: int = 0) -> Loader:
@@ -164,7 +170,9 @@ class _Run:
     checkpoints: Checkpoints
     preemption: Preemption
     profiler: Profiler
+    watchdog: Watchdog
     compiled: Any = None
+    evaluated: bool = False  # the first time it is compiled too
 
     def __post_init__(self) -> None:
         self.number = self.beginning.step
@@ -175,6 +183,7 @@ class _Run:
         self.clock, self.timed_from = 0.0, self.number
 
     def loop(self) -> State:
+        self.watchdog.begins("making the state", granted=HOUR)
         state = self.beginning.state(self.step, self.layout)
         steps = self.config.steps
         if self.number >= steps:
@@ -183,24 +192,29 @@ class _Run:
                 "run_dir, or set resume = 'never'"
             )
             return state
+        self.watchdog.begins("reading the first batch")
         batch = next(self.batches)
+        self.watchdog.begins("compiling", granted=HOUR)
         self.clock = time.perf_counter()
         self.compiled = self.step.compile(state, batch)
         self.progress.note(f"compiled in {time.perf_counter() - self.clock:.1f} s")
+        agreement.on_program(self.step.mesh, self.compiled)
         self.progress.begin()
         self.clock = time.perf_counter()
         pending = None
         while True:
             self.number += 1
+            self.watchdog.begins(f"handing step {self.number} to the devices")
             self.profiler.before(self.number, state)
             state, metrics = self.compiled(state, batch)
             self.profiler.after(self.number, state)
             if self.number < steps:
+                self.watchdog.begins(f"reading the batch of step {self.number + 1}")
                 batch = next(self.batches)
             if pending is not None:
                 self._read(*pending)
             pending = self.number, metrics
-            last = self.number == steps or self.preemption.asked
+            last = self.number == steps or self.preemption.reached(self.number)
             evaluate, save = self._evaluation_is_due(), last or self._save_is_due()
             if evaluate or save:
                 self._read(*pending, evaluate=state if evaluate else None)
@@ -223,7 +237,9 @@ class _Run:
 
     def _read(self, number: int, metrics: Mapping[str, jax.Array], evaluate: State | None = None) -> None:
         """Fetch the metrics of a finished step; log those that are due; stop a run that went wrong."""
+        self.watchdog.begins(f"waiting for step {number}")
         values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
+        self.watchdog.finished(number)
         if values.pop("skipped") >= MAX_SKIPPED:
             raise MeshkitError(
                 f"step {number}: {MAX_SKIPPED} steps in a row had gradients that are not finite (loss "
@@ -235,7 +251,9 @@ class _Run:
         values["learning_rate"] = float(self.rates[number - 1])
         values["tokens_per_second"] = self._throughput(number)
         if evaluate is not None:
+            self.watchdog.begins(f"evaluating after step {number}", granted=0 if self.evaluated else HOUR)
             values["held_out_loss"] = self._evaluate(evaluate)
+            self.evaluated = True
         self.history.append({"step": number, **values})
         try:
             self.writer.write(number, values)
@@ -246,6 +264,7 @@ class _Run:
 
     def _save(self, state: State) -> None:
         """Begin to save the state after step `number`; the next step need not wait for the writing."""
+        self.watchdog.begins(f"saving step {self.number}", granted=2 * store.SECONDS)
         done = self.number - self.beginning.step
         last = self.history[-1]
         record = dataclasses.replace(

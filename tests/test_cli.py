@@ -22,6 +22,7 @@ from meshkit.config import RunConfig, keys, load
 from meshkit.draw_schedule import STYLES, draw
 from meshkit.errors import MeshkitError
 from meshkit.overrides import parse_value, split_overrides
+from meshkit.overrides import words as spelled
 from meshkit.pipeline.builders import build
 from meshkit.pipeline.grid import parse
 
@@ -41,7 +42,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RunConfig]:
     def train(config: RunConfig, profile: int) -> types.SimpleNamespace:
         seen.append(config)
         print("progress")
-        return types.SimpleNamespace(run_dir=tmp_path, history=[], summary={"loss": 1.5}, saved=True)
+        return types.SimpleNamespace(run_dir=tmp_path, history=[], summary={"loss": 1.5}, saved=True, preempted=False)
 
     monkeypatch.setitem(sys.modules, "meshkit.trainer", types.SimpleNamespace(train=train))
     return seen
@@ -162,7 +163,11 @@ def test_help_of_train_lists_every_key_with_its_default_and_meaning(capsys: pyte
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["verify"], ["schedule"], ["demo"], ["data"], ["data", "prepare"], ["data", "show"]]
+    "words",
+    [
+        *([], ["verify"], ["schedule"], ["demo"], ["data"], ["data", "prepare"], ["data", "show"]),
+        *(["launch"], ["launch", "local"], ["launch", "slurm"], ["launch", "k8s"], ["launch", "fit"]),
+    ],
 )
 def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -415,3 +420,15 @@ def test_train_says_that_devices_are_simulated(
 ) -> None:
     assert main(["train", config, "--devices", "8"]) == 0
     assert "simulating 8 CPU devices" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--mesh.data=2", "--data.text=a b.txt", "--model.tied=true", "--optimizer.learning_rate=0.0003"],
+        ['--data.text=["it\'s", "\\"here\\""]', "--run_dir=2026", "--model.rope_scaling.factor=4.0"],
+    ],
+)
+def test_overrides_are_written_as_they_are_read(words: list[str]) -> None:
+    _, overrides = split_overrides(words)
+    assert split_overrides(spelled(overrides)) == ([], overrides)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import meshkit
-from meshkit import distributed
+from meshkit import agreement, distributed, launchers
 from meshkit.errors import MeshkitError
+from meshkit.launchers import Place
 
 PROGRAM = "import sys; from meshkit.cli import main; sys.exit(main())"
 SECONDS = 120
@@ -150,35 +151,114 @@ def test_variables_that_do_not_go_together(
         distributed.start()
 
 
+SLURM = {
+    "SLURM_JOB_ID": "70000",
+    "SLURM_NTASKS": "12",
+    "SLURM_PROCID": "9",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_NODELIST": "gpu[07,09-10]",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x3)",
+}
+ONE_A_NODE = SLURM | {
+    "SLURM_NTASKS": "3",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_NODELIST": "a,b[1-2]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911",
+}
+BY_HAND = {"JAX_COORDINATOR_ADDRESS": "here:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+
+
 @pytest.mark.parametrize(
-    ("variables", "joined"),
+    ("variables", "place"),
     [
         ({}, None),
-        ({"SLURM_NTASKS": "1"}, None),
-        ({"SLURM_NTASKS": "4"}, {}),
-        ({"OMPI_COMM_WORLD_SIZE": "4"}, {}),
-        ({"JAX_COORDINATOR_ADDRESS": "here:1", "JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, None),
+        ({"JOB_COMPLETION_INDEX": "3"}, None),
+        (SLURM | {"SLURM_NTASKS": "1"}, None),
+        (BY_HAND | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, None),
+        (SLURM, Place(9, 12, "gpu07:61808", hosts=3, devices=(1,))),
+        (SLURM | {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, Place(9, 12, "gpu07:61808", hosts=3, devices=(1,))),
+        # --gpus-per-task=1 shows a process its own GPU alone, as number 0.
+        (SLURM | {"CUDA_VISIBLE_DEVICES": "1"}, Place(9, 12, "gpu07:61808", hosts=3)),
+        (SLURM | {"SLURM_NODEID": "0", "JAX_COORDINATOR_PORT": "99"}, Place(9, 12, "gpu07:99", 3, True, (1,))),
+        (ONE_A_NODE, Place(2, 3, "a:61808", hosts=3)),
+        (OPEN_MPI, Place(5, 8, "10.96.0.1:62624", hosts=2, devices=(1,))),
+        # What is set by hand counts, whatever else is set around it.
+        (SLURM | BY_HAND, Place(1, 2, "here:1")),
+        # An Indexed Job numbers its pods.
         (
-            # What is set by hand counts, whatever else is set around it.
-            {
-                "SLURM_NTASKS": "1",
-                "JAX_COORDINATOR_ADDRESS": "here:1",
-                "JAX_NUM_PROCESSES": "2",
-                "JAX_PROCESS_ID": "1",
-            },
-            {"coordinator_address": "here:1", "num_processes": 2, "process_id": 1},
+            {"JAX_COORDINATOR_ADDRESS": "run-0.run:1", "JAX_NUM_PROCESSES": "4", "JOB_COMPLETION_INDEX": "2"},
+            Place(2, 4, "run-0.run:1", hosts=4),
         ),
     ],
 )
-def test_who_is_joined(
-    variables: dict[str, str], joined: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_process_this_is(variables: dict[str, str], place: Place | None) -> None:
+    assert launchers.find(variables) == place
+
+
+def test_an_open_mpi_that_does_not_say_where() -> None:
+    variables = {name: value for name, value in OPEN_MPI.items() if "hnp" not in name}
+    with pytest.raises(MeshkitError, match="-x JAX_COORDINATOR_ADDRESS=HOST:PORT"):
+        launchers.find(variables)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (
+            Place(1, 2, "127.0.0.1:1234", hosts=2),
+            "is .* itself \\(loopback\\), and the run has 2 hosts: set it to HOST:PORT",
+        ),
+        (Place(0, 2, "localhost:1234", hosts=2, same_host=True), "loopback"),
+        (Place(1, 2, "nowhere.invalid:1234"), "cannot find 'nowhere.invalid' .*: set it to HOST:PORT"),
+        (Place(0, 2, "node1"), "it is the host and the port of process 0, as node1:1234"),
+        (Place(0, 2, "node1:port"), "it is the host and the port of process 0, as node1:1234"),
+    ],
+)
+def test_an_address_that_others_cannot_reach_is_refused(place: Place, message: str) -> None:
+    with pytest.raises(MeshkitError, match=message):
+        launchers.check(place)
+
+
+def test_a_process_0_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "JOIN_SECONDS", 0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(MeshkitError, match="nothing answers at .*each host means itself.*: start process 0"):
+            launchers.check(Place(1, 2, address))
+        free.listen()
+        launchers.check(Place(1, 2, address))
+        with pytest.raises(MeshkitError, match="cannot be opened .*: choose another"):
+            launchers.check(Place(0, 2, address))
+
+
+def test_it_is_joined_with_a_short_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr(jax.distributed, "initialize", lambda **arguments: calls.append(arguments))
-    for name in (*distributed.BY_HAND, *distributed.LAUNCHERS):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *words, **arguments: calls.append((words, arguments)))
+    monkeypatch.setattr(launchers, "check", lambda place: None)
+    for name, value in BY_HAND.items():
         monkeypatch.setenv(name, value)
     distributed.start()
-    heartbeat = {"heartbeat_timeout_seconds": distributed.HEARTBEAT_SECONDS}
-    assert calls == ([] if joined is None else [joined | heartbeat])
+    [(words, arguments)] = calls
+    assert words == ("here:1", 2, 1, ())
+    assert 10 <= arguments["heartbeat_timeout_seconds"] <= 30
+
+
+def test_differences_name_processes_and_hosts() -> None:
+    usual = {"jax": "1", "mesh": "m", "seed": "0"}
+    said = [("a", usual), ("a", usual), ("b", usual), ("b", usual | {"jax": "2"})]
+    assert agreement.differences(said) == ["jax is 1 in processes 0, 1, 2 (hosts a, b) and 2 in process 3 (host b)"]
+    assert agreement.differences(said[:3]) == []
+    many = [(f"n{number}", usual | {"seed": str(int(number == 5))}) for number in range(40)]
+    [clause] = agreement.differences(many)
+    assert clause.endswith("31 more (hosts n0, n1, n2, n3, n4, n6, n7, n8 and 31 more) and 1 in process 5 (host n5)")

@@ -13,10 +13,9 @@ from jax.experimental import multihost_utils
 from meshkit.checkpoint import seal
 from meshkit.checkpoint.record import Record
 from meshkit.checkpoint.store import History
-from meshkit.config import RunConfig
+from meshkit.config import AUTO, NEVER, RunConfig
 from meshkit.errors import MeshkitError
 
-AUTO, NEVER = "auto", "never"
 FOLDER = "checkpoints"
 DAMAGED = ".damaged"
 

@@ -1,0 +1,162 @@
+"""`meshkit launch k8s`: an Indexed Job of one pod a node, its headless service and its config, as YAML. No JAX.
+
+Every value goes through a YAML writer, so that no path or name can break the file.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from meshkit.config import RunConfig
+from meshkit.errors import RESTART, MeshkitError
+from meshkit.launch import flags
+from meshkit.launch.cluster import Nodes
+from meshkit.launchers import ADDRESS, COUNT, PREEMPTED_EXIT
+from meshkit.overrides import words
+
+PORT = 8476  # of process 0, as JAX's own examples have it
+CONFIG_FOLDER, RUNS_FOLDER = "/etc/meshkit", "/runs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What the cluster and the user want of the job. claim: the PersistentVolumeClaim that holds the runs."""
+
+    name: str
+    image: str
+    claim: str
+    grace: int
+    restarts: int
+
+
+def manifests(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Nodes, wishes: Wishes) -> str:
+    """The YAML to `kubectl apply`: its head says how."""
+    _check_name(wishes.name, nodes.count)
+    documents = [_config_map(path, wishes), _service(wishes), _job(path, config, overrides, nodes, wishes)]
+    return HEAD.format(name=wishes.name) + yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines is written as such."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+HEAD = """# Written by `meshkit launch k8s`.  kubectl apply -f FILE
+# Follow process 0:  kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0
+# Save and end:      kubectl delete job {name}  (SIGTERM, then SIGKILL after the grace period)
+# A pod that fails is made anew, the others fail with it, and the run goes on from the last checkpoint.
+"""
+
+
+def _config_map(path: str, wishes: Wishes) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": wishes.name},
+        "data": {"run.toml": Path(path).read_text(encoding="utf-8")},
+    }
+
+
+def _service(wishes: Wishes) -> dict[str, Any]:
+    """Headless: gives each pod a name of its own in DNS, before it is ready, as nobody is ready before process 0."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": wishes.name},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"job-name": wishes.name},
+            "ports": [{"name": "coordinator", "port": PORT}],
+        },
+    }
+
+
+def _job(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Nodes, wishes: Wishes) -> dict[str, Any]:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": wishes.name},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": nodes.count,
+            "parallelism": nodes.count,
+            # One lost pod makes all fail: a restart of the run is one of every pod.
+            "backoffLimit": wishes.restarts * nodes.count,
+            "podFailurePolicy": {
+                "rules": [
+                    # A node that is drained or taken away counts as no failure of the run.
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    # 1 is a mistake and 2 wrong usage: a restart would meet them again.
+                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 2]}},
+                ]
+            },
+            "template": {"spec": _pod(config, overrides, nodes, wishes)},
+        },
+    }
+
+
+def _pod(config: RunConfig, overrides: Mapping[str, Any], nodes: Nodes, wishes: Wishes) -> dict[str, Any]:
+    run_dir = f"{RUNS_FOLDER}/{Path(config.run_dir).name}"
+    train = ["meshkit", "train", f"{CONFIG_FOLDER}/run.toml", *words({**overrides, "run_dir": run_dir})]
+    train = [word.replace("$(", "$$(") for word in train]  # else Kubernetes puts in variables
+    container = {
+        "name": "train",
+        "image": wishes.image,
+        "command": train,
+        "env": [{"name": name, "value": value} for name, value in _environment(nodes, wishes).items()],
+        "ports": [{"containerPort": PORT}],
+        **({} if nodes.simulated else {"resources": {"limits": {"nvidia.com/gpu": nodes.devices}}}),
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG_FOLDER},
+            {"name": "runs", "mountPath": RUNS_FOLDER},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+    return {
+        "restartPolicy": "Never",  # the Job, not the kubelet, makes pods anew: on another node if need be
+        "subdomain": wishes.name,
+        "terminationGracePeriodSeconds": wishes.grace,
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_apart(wishes)]}},
+        "containers": [container],
+        "volumes": [
+            {"name": "config", "configMap": {"name": wishes.name}},
+            {"name": "runs", "persistentVolumeClaim": {"claimName": wishes.claim}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},  # NCCL's; a container's own is 64 MiB
+        ],
+    }
+
+
+def _apart(wishes: Wishes) -> dict[str, Any]:
+    """One pod a node."""
+    return {"labelSelector": {"matchLabels": {"job-name": wishes.name}}, "topologyKey": "kubernetes.io/hostname"}
+
+
+def _environment(nodes: Nodes, wishes: Wishes) -> dict[str, str]:
+    """The pod's number comes from Kubernetes itself (JOB_COMPLETION_INDEX)."""
+    gpu = {} if nodes.simulated else {name: value for name, (value, _) in flags.environment().items()}
+    return {
+        ADDRESS: f"{wishes.name}-0.{wishes.name}:{PORT}",
+        COUNT: str(nodes.count),
+        PREEMPTED_EXIT: str(RESTART),
+        "PYTHONUNBUFFERED": "1",
+        **gpu,
+    }
+
+
+def _check_name(name: str, count: int) -> None:
+    """Pods are called NAME-INDEX, which is a label in DNS."""
+    most = 63 - len(f"-{count - 1}")
+    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) or len(name) > most:
+        raise MeshkitError(
+            f"--name {name}: Kubernetes takes small letters, digits and '-', beginning with a letter, at most {most}"
+        )
