@@ -99,7 +99,12 @@ class ModelConfig(Section):
     """Which Transformer. `preset` fills every size that is not given here."""
 
     preset: str = Field("tiny", description="A named set of sizes: tiny, gpt2, llama3-8b, llama3-70b and so on.")
-    family: str | None = Field(None, description="llama, gpt2, or your own model as 'package.module:Class'.")
+    init_from: str | None = Field(
+        None, description="Folder of published weights (Hugging Face) to begin with; it says the sizes."
+    )
+    family: str | None = Field(
+        None, description="llama, mistral, qwen3, gemma2, gpt2 and so on, or your own model as 'package.module:Class'."
+    )
     layers: Positive | None = Field(None, description="Transformer blocks.")
     width: Positive | None = Field(None, description="Features of the residual stream.")
     heads: Positive | None = Field(None, description="Query heads.")
@@ -117,7 +122,9 @@ class ModelConfig(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="Share of features dropped in training."
     )
-    options: dict[str, Any] = Field({}, description="Free-form settings for your own model.")
+    options: dict[str, Any] = Field(
+        {}, description="What a family has besides (window, experts and so on), or settings of your own model."
+    )
 
 
 class OptimizerConfig(Section):

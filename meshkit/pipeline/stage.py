@@ -48,11 +48,13 @@ class Context:
     layer: this block's number in the model, int32 scalar (−1 in `enter`).
     samples_B: numbers of the samples in the global batch, int32 [B].
     key: the step's random key, or None when nothing is random (evaluation).
+    share: 1 / samples of the global batch, what one counts for in a mean over them.
     """
 
     layer: jax.Array | int
     samples_B: jax.Array
     key: jax.Array | None
+    share: float = 1.0
 
     def keys_B(self, site: int) -> jax.Array:
         """A random key for each sample, for the `site`-th random choice of this layer."""
@@ -131,7 +133,7 @@ class Stages:
     """The functional view of a model: what the executor runs. Made by `functional`.
 
     shapes, specs: trees like the parameters, of ShapeDtypeStruct and of PartitionSpec, as they are
-    stored: blocks stacked in the order that `placement` gives, tables padded.
+    stored: blocks stacked in the order that `placement` gives, tables padded. vocab, cap: those of the head.
     """
 
     graph: Any
@@ -139,6 +141,7 @@ class Stages:
     shapes: Params
     specs: Params
     vocab: int
+    cap: float | None
     placement: Placement
 
     @property
@@ -187,6 +190,7 @@ def functional(build: Callable[[nnx.Rngs], Model], placement: Placement | None =
         shapes=jax.eval_shape(lambda params: stored(params, placement), shapes),
         specs=specs,
         vocab=model.embed.vocab,
+        cap=(model.head or model.embed).cap,
         placement=placement,
     )
 
