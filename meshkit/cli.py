@@ -1,4 +1,4 @@
-"""The command line: `meshkit train | verify | schedule | plan | compile | view | demo | data | checkpoint`.
+"""The command line: `meshkit train | verify | schedule | plan | compile | view | demo | data | checkpoint | hf`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage,
 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
@@ -21,6 +21,7 @@ from meshkit.commands import add_command, show, stdout_kept_for_json
 from meshkit.config import load
 from meshkit.data import command as data
 from meshkit.errors import MeshkitError
+from meshkit.hf import command as hf
 from meshkit.overrides import key_help, split_overrides
 from meshkit.planner import arguments as planner
 from meshkit.view import arguments as view
@@ -174,4 +175,5 @@ def _parser() -> argparse.ArgumentParser:
 
     data.add(commands)
     checkpoint.add(commands)
+    hf.add(commands)
     return parser

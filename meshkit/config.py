@@ -100,7 +100,8 @@ class ModelConfig(Section):
 
     preset: str = Field("tiny", description="A named set of sizes: tiny, gpt2, llama3-8b, llama3-70b and so on.")
     init_from: str | None = Field(
-        None, description="Folder of published weights (Hugging Face) to begin with; it says the sizes."
+        None,
+        description="Weights to begin with, which say the sizes: a published (Hugging Face) folder or a checkpoint.",
     )
     family: str | None = Field(
         None, description="llama, mistral, qwen3, gemma2, gpt2 and so on, or your own model as 'package.module:Class'."
@@ -114,7 +115,6 @@ class ModelConfig(Section):
     vocab: Positive | None = Field(None, description="Tokens of the vocabulary; default the data's.")
     context: Positive | None = Field(None, description="Longest sequence (learned positions end there).")
     tied: bool | None = Field(None, description="Use the embedding's table as the head too.")
-    norm_eps: float | None = Field(None, gt=0, description="Added to the variance in a norm.")
     rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies.")
     rope_scaling: RopeScaling | None = Field(
         None, description="Llama 3's scaling of rotary frequencies: factor, low, high, original."

@@ -11,13 +11,15 @@ from typing import Any
 
 from meshkit.config import RopeScaling
 from meshkit.errors import MeshkitError, nearest
-from meshkit.models.presets import Sizes
+from meshkit.models.presets import Sizes, sizes_of
 from meshkit.models.published import LINEAR, LLAMA3, PUBLISHED, TOKENS, Published
 
 Config = dict[str, Any]
 """The content of a config.json."""
 
 CONFIG = "config.json"
+RECORD = "record/metadata"
+"""What a checkpoint says of itself: JSON, in a file that Orbax names."""
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
@@ -26,9 +28,19 @@ LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
 def sizes_in(folder: str | Path) -> Sizes:
-    """The sizes of the model whose weights are in `folder`. Raises MeshkitError as `read` and `read_json` do."""
+    """The sizes of the model whose weights are in `folder`, published or a checkpoint.
+
+    Raises MeshkitError as `read` and `read_json` do.
+    """
+    if is_checkpoint(folder):
+        return sizes_of(read_json(Path(folder) / RECORD)["model"])
     path = Path(folder) / CONFIG
     return read(read_json(path), str(path))
+
+
+def is_checkpoint(folder: str | Path) -> bool:
+    """Whether it is a checkpoint of meshkit."""
+    return (Path(folder) / RECORD).is_file()
 
 
 def read_json(path: Path) -> Config:

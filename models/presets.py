@@ -50,6 +50,10 @@ def _llama(
     )
 
 
+def _decoder(family: str, *sizes: int, **more: object) -> dict:
+    return _llama(*sizes) | dict(family=family, **more)
+
+
 def _gpt(layers: int, width: int, heads: int, context: int, dropout: float = 0.1) -> dict:
     return dict(
         family="gpt2",
@@ -102,6 +106,10 @@ PRESETS: dict[str, dict] = {
     "llama3-8b": _llama(32, 4096, 32, 8, 14336, 128256, 131072, **_LLAMA31),
     "llama3-70b": _llama(80, 8192, 64, 8, 28672, 128256, 131072, **_LLAMA31),
     "llama3-405b": _llama(126, 16384, 128, 8, 53248, 128256, 131072, **_LLAMA31),
+    # Their published config.json; Qwen2.5 and Qwen3 are sizes of the families qwen2 and qwen3
+    "mistral-7b": _decoder("mistral", 32, 4096, 32, 8, 14336, 32000, 32768),
+    "qwen2.5-7b": _decoder("qwen2", 28, 3584, 28, 4, 18944, 152064, 32768, rope_theta=1e6, norm_eps=1e-6),
+    "qwen3-8b": _decoder("qwen3", 36, 4096, 32, 8, 12288, 151936, 40960, head_dim=128, rope_theta=1e6, norm_eps=1e-6),
     # GPT-2 and GPT-3 (arXiv 2005.14165, table 2.1); GPT-3's sparse layers are dense here
     "gpt2": _gpt(12, 768, 12, 1024),
     "gpt2-medium": _gpt(24, 1024, 16, 1024),
@@ -111,6 +119,13 @@ PRESETS: dict[str, dict] = {
     "gpt3-13b": _gpt(40, 5120, 40, 2048),
     "gpt3-175b": _gpt(96, 12288, 96, 2048),
 }
+
+
+def sizes_of(values: dict) -> Sizes:
+    """The sizes that a checkpoint's record holds, "model.layers" and so on."""
+    found = {name.removeprefix("model."): value for name, value in values.items()}
+    scaling = found.get("rope_scaling")
+    return Sizes(**found | {"rope_scaling": None if scaling is None else RopeScaling(**scaling)})
 
 
 def sizes(config: ModelConfig, vocab: int | None = None) -> Sizes:

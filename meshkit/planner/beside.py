@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from meshkit.config import RunConfig
 from meshkit.models.presets import sizes
-from meshkit.pipeline.costs import WIDENING
+from meshkit.pipeline.costs import uncounted
 from meshkit.planner import search
 from meshkit.planner.cluster import Cluster
 from meshkit.planner.estimate import Estimate, estimate
@@ -47,9 +47,9 @@ def estimated(config: RunConfig, cluster: Cluster, vocab: int | None) -> Estimat
         "optimizer.name": (config.optimizer.name, "adamw"),
         "pipeline.layers_per_stage": (config.pipeline.layers_per_stage, None),
         "pipeline.overlap": (config.pipeline.overlap, False),
-        "model.family": (model.family, model.family if model.family in WIDENING else " or ".join(WIDENING)),
     }
     unusual = [f"{key} = {value}" for key, (value, known) in usual.items() if value != known]
+    unusual += [what for what in [uncounted(model)] if what]
     job, layout = Job(config.model.preset, model, data.batch, data.sequence, config.precision), None
     if not unusual:
         layout = of_config(config, config.mesh)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
-from meshkit.pipeline.costs import WIDENING
+from meshkit.pipeline.costs import uncounted
 from meshkit.planner import cluster, memory
 from meshkit.planner.estimate import estimate
 from meshkit.planner.hardware import CATALOGUE, Accelerator
@@ -33,10 +33,10 @@ def forecast(config: RunConfig, vocab: int, model_parameters: int, device_kind: 
     each device, as `mesh.node_of` numbers them.
     """
     chosen = sizes(config.model, vocab)
-    unknown = [
+    unknown = [what for what in [uncounted(chosen)] if what]
+    unknown += [
         f"{key} = {value}"
         for key, value, known in (
-            ("model.family", chosen.family, WIDENING),
             ("offload", config.offload, (False,)),
             ("grad_dtype", config.grad_dtype, ("float32",)),
             ("loss", config.loss, ("cross_entropy",)),
