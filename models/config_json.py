@@ -63,7 +63,7 @@ def read(config: Config, where: str) -> Sizes:
     """
     family = _family(config, where)
     published = PUBLISHED[family]
-    fields = published.absent | {k: v for k, v in _flat(config, where).items() if not k.endswith(TOKENS)}
+    fields = dict(published.absent) | {k: v for k, v in _flat(config, where).items() if not k.endswith(TOKENS)}
     for name, value in published.fixed.items():
         if fields.get(name, value) not in (value, None):
             raise MeshkitError(f"{where}: {name} = {fields[name]!r}: meshkit's {family} has {value!r} alone")
@@ -105,10 +105,10 @@ def _flat(config: Config, where: str) -> Config:
     flat = {name: value for name, value in config.items() if name not in ("rope_parameters", "layer_types")}
     if "num_experts" in flat:  # of a Qwen3; newer files have Mixtral's name
         flat["num_local_experts"] = flat.pop("num_experts")
-    rope = config.get("rope_parameters") or {}
+    rope: Config = config.get("rope_parameters") or {}
     if LOCAL in rope:
         flat["rope_local_base_freq"] = rope[LOCAL]["rope_theta"]
-    rope = dict(rope.get(GLOBAL, rope))
+    rope = {**rope.get(GLOBAL, rope)}
     if "rope_theta" in rope:
         flat["rope_theta"] = rope.pop("rope_theta")
     if rope:
@@ -144,7 +144,7 @@ def _scaling(theirs: Config | None, where: str) -> RopeScaling | None:
         if kind == "llama3":
             return RopeScaling(**{ours: _as_float(ours, theirs[name]) for ours, name in LLAMA3.items()})
         if kind == "linear":
-            return RopeScaling(factor=float(theirs["factor"]), **LINEAR)
+            return RopeScaling.model_validate({"factor": float(theirs["factor"])} | LINEAR)
     except (KeyError, TypeError, ValueError) as error:
         raise MeshkitError(f"{where}: rope_scaling = {theirs!r}: {error}") from None
     raise MeshkitError(f"{where}: rope_type = {kind!r}: meshkit has 'default', 'linear' and 'llama3'")

@@ -54,10 +54,10 @@ class Experts(nnx.Module):
         # Each peer's own sum, side by side: adding them up is the compiler's, as for a row-cut product.
         peers = axis_size(TENSOR)
         h_TBSH = jnp.broadcast_to(h_BSH, (peers, *h_BSH.shape))
-        weights = [parameter.get_value() for parameter in (self.gate, self.up, self.down)]
+        gate_EHF, up_EHF, down_EFH = (parameter.get_value() for parameter in (self.gate, self.up, self.down))
         routed = over_tensor([PARTS, *[P(TENSOR, None, None)] * 3, P(), PARTS], PARTS)(_through_own_experts)
         weight_TBSk = jnp.broadcast_to(weight_BSk.astype(h_BSH.dtype), (peers, *weight_BSk.shape))
-        return routed(h_TBSH, *weights, expert_BSk, weight_TBSk).sum(0)
+        return routed(h_TBSH, gate_EHF, up_EHF, down_EFH, expert_BSk, weight_TBSk).sum(0)
 
 
 def _through_own_experts(

@@ -83,12 +83,12 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a decoder; MeshkitError for a name or a value that `Style` has not."""
     import pydantic
 
-    fields = {field.name: field for field in dataclasses.fields(Style)}
+    fields: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Style)}
     for name, value in options.items():
         if name not in fields:
             raise MeshkitError(f"model.options.{name} = {value!r}: no such option; {nearest(name, fields)}")
         try:
-            pydantic.TypeAdapter(fields[name].type).validate_python(value)
+            pydantic.TypeAdapter(fields[name]).validate_python(value)
         except pydantic.ValidationError as error:
             raise MeshkitError(f"model.options.{name} = {value!r}: {error.errors()[0]['msg']}") from None
     return dict(options)

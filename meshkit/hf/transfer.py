@@ -170,7 +170,8 @@ def _write_files(folder: Path, tensors: Iterator[tuple[str, np.ndarray]]) -> Non
     from safetensors.numpy import save_file
 
     placed: list[list[str]] = []
-    total, waiting = 0, {}
+    waiting: dict[str, np.ndarray] = {}
+    total = 0
 
     def flush() -> None:
         save_file(waiting, folder / f"{len(placed)}.part", metadata={"format": "pt"})

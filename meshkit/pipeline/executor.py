@@ -200,11 +200,12 @@ class _Run:
         name = "embed" if stages.tied else "head"
         table = params[name]["table"]
         labels = self.batch.targets_MBS[i], self.batch.weights_MBS[i] * self.batch.scale
-        how = stages.vocab, self.pipeline.loss, stages.cap
+        own_loss = self.pipeline.loss
         if not self.pipeline.schedule.trains:
-            loss = vocab.head_loss(table, h_BSH, *labels, *how)
+            loss = vocab.head_loss(table, h_BSH, *labels, stages.vocab, own_loss, stages.cap)
             return carry._replace(loss=carry.loss + loss)
-        done = vocab.head(table, carry.params[name]["table"], h_BSH, *labels, *how)
+        grad = carry.params[name]["table"]
+        done = vocab.head(table, grad, h_BSH, *labels, stages.vocab, own_loss, stages.cap)
         douter, dy_BSH = pullback(done.dh_BsH)
         return carry._replace(
             loss=carry.loss + done.loss,
