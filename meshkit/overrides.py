@@ -13,9 +13,9 @@ from meshkit.errors import MeshkitError, nearest
 
 OWN_OPTIONS = {
     *("-h", "--help", "--json", "--full", "--profile"),
-    *("--cluster", "--nodes-of", "--backend", "--hlo", "--timeout"),
+    *("--cluster", "--nodes-of", "--backend", "--hlo", "--timeout", "--tokenizer"),
 }
-"""Options of `train`, `verify` and `compile` that are not config keys."""
+"""Options of `train`, `verify`, `compile` and `eval` that are not config keys."""
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

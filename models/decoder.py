@@ -5,15 +5,25 @@ Shapes: B samples, S positions, H width, N heads, K key/value heads, D head_dim,
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from meshkit.models.experts import Experts
-from meshkit.models.layers import ColumnLinear, RMSNorm, RowLinear, Scores, attention, rope_frequencies, rotate
+from meshkit.models.layers import (
+    ColumnLinear,
+    RMSNorm,
+    RowLinear,
+    Scores,
+    attention,
+    attention_to,
+    rope_frequencies,
+    rotate,
+)
 from meshkit.models.presets import Sizes
-from meshkit.pipeline.stage import Context, apply_stack, dropout, stack, whole_sequence
+from meshkit.pipeline.stage import Context, Memory, apply_stack, dropout, stack, whole_sequence
 from meshkit.pipeline.vocab import VocabTable
 
 STD = 0.02
@@ -45,7 +55,10 @@ class Attention(nnx.Module):
         self.key_norm = norm(sizes, sizes.head_dim) if style.qk_norm else None
         self.out = RowLinear(sizes.heads * sizes.head_dim, sizes.width, rngs, STD / math.sqrt(2 * sizes.layers))
 
-    def __call__(self, h_BSH: jax.Array, context: Context) -> jax.Array:
+    def __call__(
+        self, h_BSH: jax.Array, context: Context, memory: Memory | None = None
+    ) -> tuple[jax.Array, Memory | None]:
+        """Attention's output, and the memory with these tokens in it, if there is one."""
         B, S, _ = h_BSH.shape
         q_BSND, k_BSKD, v_BSKD = (
             linear(h_BSH).reshape(B, S, -1, self.head_dim) for linear in (self.query, self.key, self.value)
@@ -53,8 +66,11 @@ class Attention(nnx.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q_BSND, k_BSKD = self.query_norm(q_BSND), self.key_norm(k_BSKD)
         window, frequency = self._seen(context.layer)
-        q_BSND, k_BSKD = rotate(q_BSND, frequency), rotate(k_BSKD, frequency)
-        return self.out(attention(q_BSND, k_BSKD, v_BSKD, self.scores, window).reshape(B, S, -1))
+        q_BSND, k_BSKD = (rotate(x, frequency, context.first) for x in (q_BSND, k_BSKD))
+        if memory is None or context.first is None:
+            return self.out(attention(q_BSND, k_BSKD, v_BSKD, self.scores, window).reshape(B, S, -1)), None
+        memory = memory.read_on(k_BSKD, v_BSKD, context.first)
+        return self.out(attention_to(memory, q_BSND, context.first, self.scores, window).reshape(B, S, -1)), memory
 
     def _seen(self, layer: jax.Array | int) -> tuple[int | jax.Array | None, tuple[float, ...] | jax.Array]:
         """How far a layer sees, and its rotary frequencies."""
@@ -93,13 +109,15 @@ class Block(nnx.Module):
         self.mlp = Experts(sizes, rngs, STD) if style.experts else GatedMLP(sizes, rngs)
         self.mlp_post_norm = norm(sizes) if style.post_norms else None
 
-    def __call__(self, x_BSH: jax.Array, context: Context) -> jax.Array:
-        h_BSH = self.attention(whole_sequence(self.attention_norm(x_BSH)), context)
+    def __call__(self, x_BSH: jax.Array, context: Context, memory: Memory | None = None) -> Any:
+        """x; with a memory of the tokens before, (x, the memory of these too)."""
+        h_BSH, memory = self.attention(whole_sequence(self.attention_norm(x_BSH)), context, memory)
         h_BSH = self.attention_post_norm(h_BSH) if self.attention_post_norm is not None else h_BSH
         x_BSH = x_BSH + dropout(h_BSH, self.dropout, context, site=0)
         h_BSH = self.mlp(whole_sequence(self.mlp_norm(x_BSH)), context)
         h_BSH = self.mlp_post_norm(h_BSH) if self.mlp_post_norm is not None else h_BSH
-        return x_BSH + dropout(h_BSH, self.dropout, context, site=1)
+        x_BSH = x_BSH + dropout(h_BSH, self.dropout, context, site=1)
+        return x_BSH if memory is None else (x_BSH, memory)
 
 
 class Decoder(nnx.Module):

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from meshkit.config import RopeScaling
 from meshkit.mesh import TENSOR
 from meshkit.pipeline.collectives import over_tensor
-from meshkit.pipeline.stage import PRODUCT
+from meshkit.pipeline.stage import PRODUCT, Memory
 
 HEADS = P(None, None, TENSOR, None)
 
@@ -105,14 +105,15 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
     return kept * frequency + (1 - kept) * frequency / scaling.factor
 
 
-def rotate(x_BSND: jax.Array, frequency: Sequence[float] | jax.Array) -> jax.Array:
-    """Rotary positions: feature pairs (i, i + D/2) turned by position × frequency.
+def rotate(x_BSND: jax.Array, frequency: Sequence[float] | jax.Array, first: jax.Array | None = None) -> jax.Array:
+    """Rotary positions: feature pairs (i, i + D/2) turned by position × frequency; `first`: that of x's first token.
 
-    Angles are made in float64 on the host; those of frequencies that only the layer tells, on the device.
+    Angles are made in float64 on the host; those that only the layer or the position tells, on the device.
     """
-    xp = jnp if isinstance(frequency, jax.Array) else np
+    xp: Any = jnp if first is not None or isinstance(frequency, jax.Array) else np
     wide = jnp.promote_types(x_BSND.dtype, jnp.float32)
-    angle = xp.arange(x_BSND.shape[1])[:, None] * xp.asarray(frequency)
+    position_S = xp.arange(x_BSND.shape[1]) + (0 if first is None else first)
+    angle = position_S[:, None] * xp.asarray(frequency)
     cos, sin = (jnp.asarray(f(angle), wide)[None, :, None] for f in (xp.cos, xp.sin))
     first, second = jnp.split(x_BSND.astype(wide), 2, -1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
@@ -128,6 +129,17 @@ class Scores:
 
     scale: float | None = None
     cap: float | None = None
+
+
+def attention_to(
+    memory: Memory,
+    q_BSND: jax.Array,
+    first: jax.Array,
+    scores: Scores = Scores(),
+    window: int | jax.Array | None = None,
+) -> jax.Array:
+    """Causal attention to what is remembered, of queries whose first stands at `first`, on one device."""
+    return _plain(q_BSND, memory.k_BTKD, memory.v_BTKD, scores, window, first)
 
 
 def attention(
@@ -182,13 +194,18 @@ def _xla(q: jax.Array, k: jax.Array, v: jax.Array, scale: float | None) -> jax.A
 
 
 def _plain(
-    q_BSND: jax.Array, k_BTKD: jax.Array, v_BTKD: jax.Array, scores: Scores, window: jax.Array | None
+    q_BSND: jax.Array,
+    k_BTKD: jax.Array,
+    v_BTKD: jax.Array,
+    scores: Scores,
+    window: int | jax.Array | None,
+    first: int | jax.Array = 0,
 ) -> jax.Array:
     """Attention written out, in at least float32: `jax.nn.dot_product_attention` has no caps, and takes its softmax
-    in float32 even in float64. The queries are the last S of T positions."""
+    in float32 even in float64. The first query stands at position `first`."""
 
     @jax.checkpoint
-    def attend(q_BSND: jax.Array, k_BTKD: jax.Array, v_BTKD: jax.Array, window: jax.Array | None) -> jax.Array:
+    def attend(q_BSND: jax.Array, k_BTKD: jax.Array, v_BTKD: jax.Array, window: Any, first: Any) -> jax.Array:
         (B, S, N, D), T = q_BSND.shape, k_BTKD.shape[1]
         wide = jnp.promote_types(q_BSND.dtype, jnp.float32)
         q_BSKGD = q_BSND.reshape(B, S, k_BTKD.shape[2], -1, D)
@@ -196,14 +213,14 @@ def _plain(
         x_BKGST = x_BKGST * (1 / np.sqrt(D) if scores.scale is None else scores.scale)
         if scores.cap is not None:
             x_BKGST = scores.cap * jnp.tanh(x_BKGST / scores.cap)
-        distance_ST = jnp.arange(S)[:, None] + (T - S) - jnp.arange(T)
+        distance_ST = jnp.arange(S)[:, None] + first - jnp.arange(T)
         seen_ST = distance_ST >= 0
         if window is not None:
             seen_ST &= distance_ST < window
         p_BKGST = jax.nn.softmax(jnp.where(seen_ST, x_BKGST, -jnp.inf)).astype(v_BTKD.dtype)
         return jnp.einsum("bkgst,btkd->bskgd", p_BKGST, v_BTKD).reshape(B, S, N, D)
 
-    return attend(q_BSND, k_BTKD, v_BTKD, window)
+    return attend(q_BSND, k_BTKD, v_BTKD, window, first)
 
 
 def _normal(rngs: nnx.Rngs, rows: int, columns: int, std: float) -> Any:

@@ -107,8 +107,9 @@ PUBLISHED: dict[str, Published] = {
         "gemma3_text",
         "Gemma3ForCausalLM",
         _DECODER,
-        _GEMMA | {"local_theta": "rope_local_base_freq"},
-        _GELU,
+        {ours: theirs for ours, theirs in _GEMMA.items() if ours != "attention_cap"}
+        | {"local_theta": "rope_local_base_freq"},
+        _GELU | {"attn_logit_softcapping": None},
         _ABSENT | _TIED | {"sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 10_000.0},
         frozenset({"hidden_act"}),
     ),

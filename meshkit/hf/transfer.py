@@ -33,7 +33,7 @@ from meshkit.models.published import TOKENS
 CHUNK = 1 << 26
 """Bytes of a slice, about."""
 
-FILE = 2 << 30
+FILE = 1 << 30
 """Bytes of a file that is written, about."""
 
 BESIDE = (

@@ -49,18 +49,37 @@ class Context:
     samples_B: numbers of the samples in the global batch, int32 [B].
     key: the step's random key, or None when nothing is random (evaluation).
     share: 1 / samples of the global batch, what one counts for in a mean over them.
+    first: how many tokens stand before x, where those are remembered (generation); None: none do.
     """
 
     layer: jax.Array | int
     samples_B: jax.Array
     key: jax.Array | None
     share: float = 1.0
+    first: jax.Array | None = None
 
     def keys_B(self, site: int) -> jax.Array:
         """A random key for each sample, for the `site`-th random choice of this layer."""
         assert self.key is not None
         here = jax.random.fold_in(jax.random.fold_in(self.key, self.layer + 1), site)
         return jax.vmap(jax.random.fold_in, (None, 0))(here, self.samples_B)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Keys and values of a layer, [B, T, K, D]: of the tokens read so far, and room for more.
+
+    A block that is also called as block(x, context, memory) -> (x, memory) can write text (`meshkit.decode`).
+    """
+
+    k_BTKD: jax.Array
+    v_BTKD: jax.Array
+
+    def read_on(self, k_BSKD: jax.Array, v_BSKD: jax.Array, first: jax.Array) -> "Memory":
+        """The memory with those of S more tokens, from position `first` on."""
+        put = lambda whole, more: jax.lax.dynamic_update_slice_in_dim(whole, more, first, 1)
+        return Memory(put(self.k_BTKD, k_BSKD), put(self.v_BTKD, v_BSKD))
 
 
 def dropout(x_BSH: jax.Array, rate: float, context: Context, site: int) -> jax.Array:

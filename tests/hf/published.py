@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = dict(
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 LLAMA3 |= dict(rope_theta=500_000.0, original_max_position_embeddings=32)
 LINEAR = dict(rope_type="linear", factor=4.0, rope_theta=20_000.0)
-GEMMA = dict(SMALL, head_dim=16, query_pre_attn_scalar=24, sliding_window=5, attn_logit_softcapping=0.7)
+GEMMA = dict(SMALL, head_dim=16, query_pre_attn_scalar=24, sliding_window=5)
 EXPERTS = dict(num_experts_per_tok=2, router_aux_loss_coef=0.0)
 
 CONFIGS: dict[str, Any] = {
@@ -38,7 +38,7 @@ CONFIGS: dict[str, Any] = {
     "mistral": lambda: transformers.MistralConfig(**SMALL, sliding_window=5, head_dim=16),
     "qwen2": lambda: transformers.Qwen2Config(**SMALL, tie_word_embeddings=True),
     "qwen3": lambda: transformers.Qwen3Config(**SMALL, head_dim=16, rope_parameters=LINEAR),
-    "gemma2": lambda: transformers.Gemma2Config(**GEMMA, final_logit_softcapping=2.0),
+    "gemma2": lambda: transformers.Gemma2Config(**GEMMA, attn_logit_softcapping=0.7, final_logit_softcapping=2.0),
     "gemma3": lambda: transformers.Gemma3TextConfig(
         **GEMMA, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
     ),

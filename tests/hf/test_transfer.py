@@ -33,7 +33,7 @@ SIZES = dict(layers=3, width=16, heads=4, kv_heads=2, head_dim=8, mlp_width=24, 
 OPTIONS: dict[str, dict[str, Any]] = {
     "mistral": dict(window=5),
     "gemma2": dict(window=5, global_every=2, attention_cap=50.0, logit_cap=30.0, query_scale=9),
-    "gemma3": dict(window=5, global_every=2, attention_cap=None, logit_cap=None, query_scale=9, local_theta=10_000.0),
+    "gemma3": dict(window=5, global_every=2, logit_cap=None, query_scale=9, local_theta=10_000.0),
     "mixtral": dict(experts=4, chosen=2, balance=0.02, window=None),
     "qwen3-moe": dict(experts=4, chosen=2, balance=0.001, weigh="all"),
 }
@@ -219,6 +219,12 @@ def config(**fields: Any) -> Callable[[Path], None]:
     return change
 
 
+def gemma3_with_caps(folder: Path) -> None:
+    shutil.rmtree(folder)
+    write_folder(folder, "gemma3")
+    config(attn_logit_softcapping=50.0)(folder)
+
+
 NORM = "model.norm.weight"
 SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a cut header": (cut_header, r"model\.safetensors: not a whole safetensors file"),
@@ -251,6 +257,7 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
         r"rope_type = 'yarn': meshkit has",
     ),
     "an unknown field": (config(quantization_config={"bits": 4}), r"quantization_config = .*: meshkit does not know"),
+    "caps that a Gemma 3 has not": (gemma3_with_caps, r"attn_logit_softcapping = 50\.0: meshkit's gemma3 has None"),
     "no width": (config(hidden_size=None), r"hidden_size = None: must be a positive number"),
 }
 
