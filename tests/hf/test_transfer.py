@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from meshkit import assemble, mesh
+from meshkit import assemble, mesh, train
 from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
 from meshkit.config import load as load_config
@@ -143,6 +143,45 @@ def test_devices_read_their_own_shards(family: str, layers_per_stage: list[int] 
         shardings = jax.tree.map(lambda array: array.sharding, params)
         assert shardings == step.state_shardings["params"]
         assert_same(canonical_leaves(params, step.stages), want)
+
+
+def test_a_run_begins_with_published_weights_and_its_checkpoint_is_exported(tmp_path: Path) -> None:
+    """A run that hardly moves gives back what it began with; its data have other ids than the model has."""
+    want = write_folder(tmp_path / "in", "qwen3")
+    (tmp_path / "text.txt").write_text("0123456789" * 200)
+    settings = {
+        "steps": 1,
+        "precision": "float32",
+        "run_dir": str(tmp_path / "run"),
+        "mesh": dict(data=2, tensor=2, pipe=2),
+        "model": dict(init_from=str(tmp_path / "in")),
+        "optimizer": dict(learning_rate=1e-7, weight_decay=0.0),
+        "data": dict(text=[str(tmp_path / "text.txt")], sequence=16, batch=4),
+    }
+    with pytest.raises(MeshkitError, match=r"model\.vocab = 53 and the data's ids go up to 256"):
+        train(settings)
+    settings["data"] |= {"text": [], "dataset": "tests.hf.test_transfer:Digits"}
+    train(settings)
+    transfer.export_checkpoint(str(tmp_path / "run"), str(tmp_path / "out"))
+    got = load_file(tmp_path / "out" / SINGLE)
+    assert got.keys() == want.keys()
+    moved = {name: np.abs(got[name] - values).max() for name, values in want.items()}
+    assert max(moved.values()) < 1e-6
+    assert min(value for name, value in moved.items() if "norm" not in name) > 0
+
+
+class Digits:
+    """Samples of one and the same text."""
+
+    def __init__(self, data: Any, split: str) -> None:
+        self.sequence = data.sequence
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        ids = (np.arange(self.sequence + 1) * 3 + index) % 53
+        return {"tokens": ids[:-1], "targets": ids[1:], "weights": np.ones(self.sequence, np.float32)}
 
 
 def test_no_more_than_a_shard_is_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
