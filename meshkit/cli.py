@@ -1,5 +1,5 @@
-"""The command line: `meshkit train | verify | schedule | plan | compile | launch | view | demo | data |
-checkpoint`.
+"""The command line: `meshkit train | verify | eval | generate | schedule | plan | compile | launch | view | demo |
+data | checkpoint | hf`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage, 75 a run that may go on
 when started again (`errors.RESTART`), 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
@@ -23,6 +23,7 @@ from meshkit.commands import add_command, show, stdout_kept_for_json
 from meshkit.config import load
 from meshkit.data import command as data
 from meshkit.errors import MeshkitError
+from meshkit.hf import command as hf
 from meshkit.launch import command as launch
 from meshkit.launchers import ADDRESS, COUNT, NUMBER
 from meshkit.overrides import key_help, split_overrides
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         overrides: dict[str, Any] = {}
-        if argv[:1] in (["train"], ["verify"], ["compile"], ["launch"]):
+        if argv[:1] in (["train"], ["verify"], ["compile"], ["eval"], ["launch"]):
             argv, overrides = split_overrides(argv)
         options = _parser().parse_args(argv)
         with warnings.catch_warnings():
@@ -94,6 +95,31 @@ def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     with stdout_kept_for_json(options.json):
         report = verify(config, full=options.full)
     return show(report, options.json)
+
+
+def _eval(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from meshkit.evaluate import evaluate
+
+    with stdout_kept_for_json(options.json):
+        report = evaluate(options.model, options.text, overrides, options.tokenizer)
+    return show(report, options.json)
+
+
+def _generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from meshkit.decode import generate
+
+    with stdout_kept_for_json(options.json):
+        written = generate(
+            options.model,
+            options.prompt,
+            options.tokens,
+            tokenizer=options.tokenizer,
+            temperature=options.temperature,
+            seed=options.seed,
+            precision=options.precision,
+        )
+    print(json.dumps({"prompt": options.prompt, "text": written}) if options.json else options.prompt + written)
+    return 0
 
 
 def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -159,6 +185,29 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("config", metavar="CONFIG", help="a TOML file")
     verify.add_argument("--full", action="store_true", help="keep the model's sizes instead of shrinking its widths")
 
+    evaluate = add_command(
+        commands,
+        "eval",
+        _eval,
+        "perplexity of a model on files, on any mesh",
+        usage="%(prog)s MODEL TEXT … [--tokenizer FILE] [--json] [--KEY VALUE …]",
+    )
+    evaluate.epilog = "KEY: any config key, such as mesh.tensor, data.sequence, data.batch, precision, devices."
+    evaluate.add_argument("model", metavar="MODEL", help="a run's folder, a checkpoint, or a published folder")
+    evaluate.add_argument("text", nargs="+", metavar="TEXT", help="text files, folders or globs")
+    evaluate.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json (default: the model's own)")
+
+    generate = add_command(commands, "generate", _generate, "what a model writes after a prompt")
+    generate.add_argument("model", metavar="MODEL", help="a run's folder, a checkpoint, or a published folder")
+    generate.add_argument("prompt", metavar="PROMPT", help="text to go on from")
+    generate.add_argument("--tokens", type=int, default=128, metavar="N", help="at most so many (default: 128)")
+    generate.add_argument(
+        "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest (default: 0.8)"
+    )
+    generate.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, another text (default: 0)")
+    generate.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json (default: the model's own)")
+    generate.add_argument("--precision", choices=["bfloat16", "float32"], default="float32", help="(default: float32)")
+
     schedule = add_command(commands, "schedule", _schedule, "draw a pipeline schedule; its time and memory")
     schedule.add_argument(
         "schedule", metavar="NAME_OR_FILE", help="gpipe, 1f1b, interleaved, zero-bubble, or a grid's file (.txt)"
@@ -192,4 +241,5 @@ def _parser() -> argparse.ArgumentParser:
 
     data.add(commands)
     checkpoint.add(commands)
+    hf.add(commands)
     return parser

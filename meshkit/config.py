@@ -100,7 +100,13 @@ class ModelConfig(Section):
     """Which Transformer. `preset` fills every size that is not given here."""
 
     preset: str = Field("tiny", description="A named set of sizes: tiny, gpt2, llama3-8b, llama3-70b and so on.")
-    family: str | None = Field(None, description="llama, gpt2, or your own model as 'package.module:Class'.")
+    init_from: str | None = Field(
+        None,
+        description="Weights to begin with, which say the sizes: a published (Hugging Face) folder or a checkpoint.",
+    )
+    family: str | None = Field(
+        None, description="llama, mistral, qwen3, gemma2, gpt2 and so on, or your own model as 'package.module:Class'."
+    )
     layers: Positive | None = Field(None, description="Transformer blocks.")
     width: Positive | None = Field(None, description="Features of the residual stream.")
     heads: Positive | None = Field(None, description="Query heads.")
@@ -110,7 +116,6 @@ class ModelConfig(Section):
     vocab: Positive | None = Field(None, description="Tokens of the vocabulary; default the data's.")
     context: Positive | None = Field(None, description="Longest sequence (learned positions end there).")
     tied: bool | None = Field(None, description="Use the embedding's table as the head too.")
-    norm_eps: float | None = Field(None, gt=0, description="Added to the variance in a norm.")
     rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies.")
     rope_scaling: RopeScaling | None = Field(
         None, description="Llama 3's scaling of rotary frequencies: factor, low, high, original."
@@ -118,7 +123,9 @@ class ModelConfig(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="Share of features dropped in training."
     )
-    options: dict[str, Any] = Field({}, description="Free-form settings for your own model.")
+    options: dict[str, Any] = Field(
+        {}, description="What a family has besides (window, experts and so on), or settings of your own model."
+    )
 
 
 class OptimizerConfig(Section):

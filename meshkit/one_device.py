@@ -33,7 +33,7 @@ def mean_loss(
     # Samples are numbered microbatch by microbatch; only dropout cares.
     tokens, targets, weights = (batch[k].reshape(-1, batch[k].shape[-1]) for k in ("tokens", "targets", "weights"))
     model = stages.model(jax.tree.map(lambda p: p.astype(dtype), params))
-    logits_BSV = model(tokens, Context(-1, jnp.arange(len(tokens)), key))
+    logits_BSV = model(tokens, Context(-1, jnp.arange(len(tokens)), key, 1 / len(tokens)))
     losses_BS = (loss or cross_entropy)(logits_BSV, targets)
     weights = weights.astype(losses_BS.dtype)
     return (losses_BS * weights).sum() / weights.sum()

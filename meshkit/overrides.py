@@ -13,13 +13,13 @@ from meshkit.errors import MeshkitError, nearest
 
 OWN_OPTIONS = {
     *("-h", "--help", "--json", "--full", "--profile"),
-    *("--cluster", "--nodes-of", "--backend", "--hlo", "--timeout"),
+    *("--cluster", "--nodes-of", "--backend", "--hlo", "--timeout", "--tokenizer"),
     *("--coordinator", "--process"),
     *("--processes", "--devices-per-process", "--grace", "--restarts", "--elastic"),
     *("--nodes", "--gpus-per-node", "--per", "--time", "--sbatch", "--submit", "--name", "--out"),
     *("--image", "--claim", "--devices-per-node", "--least"),
 }
-"""Options of `train`, `verify`, `compile` and `launch` that are not config keys."""
+"""Options of `train`, `verify`, `compile`, `eval` and `launch` that are not config keys."""
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

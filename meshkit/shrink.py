@@ -4,13 +4,16 @@ Kept: family, layers, tied, mesh, schedule, microbatches, zero, recompute, optim
 a key/value head; whether a size divides by an axis that could cut it. Shrunk: everything else.
 """
 
+from typing import Any
+
 from meshkit.config import MeshShape, RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.mesh import resolve
+from meshkit.models.families import STYLES
 from meshkit.models.presets import Sizes, check_cut
 from meshkit.pipeline.placement import place
 
-WIDTH, MLP_WIDTH, HEAD_DIM, VOCAB, SEQUENCE = 16, 24, 4, 33, 8
+WIDTH, MLP_WIDTH, HEAD_DIM, VOCAB, SEQUENCE, WINDOW = 16, 24, 4, 33, 8, 3
 LAYERS_OF_A_STAGE = 16
 HEADS_OF_A_DEVICE, SAMPLES_OF_A_MICROBATCH = 2, 2
 
@@ -50,6 +53,7 @@ def shrink(config: RunConfig, sizes: Sizes, shape: MeshShape) -> tuple[RunConfig
         "mlp_width": smaller(sizes.mlp_width, MLP_WIDTH, shape.tensor),
         "vocab": smaller(sizes.vocab, VOCAB, shape.pipe * shape.tensor),
         "context": context,
+        "options": _options(config, sizes),
     }
     samples = min(config.microbatch_size(shape.data), SAMPLES_OF_A_MICROBATCH)
     data = {"sequence": sequence, "batch": shape.data * config.pipeline.microbatches * samples}
@@ -66,6 +70,12 @@ def shrink(config: RunConfig, sizes: Sizes, shape: MeshShape) -> tuple[RunConfig
         "mesh": shape,
     }
     return config.model_copy(update=changed), notes
+
+
+def _options(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
+    """The options with a window that hides something of the small sequence too, if it did of the whole."""
+    hides = sizes.family in STYLES and (sizes.style.window or config.data.sequence) < config.data.sequence
+    return config.model.options | ({"window": WINDOW} if hides else {})
 
 
 def smaller(size: int, at_least: int, axis: int) -> int:

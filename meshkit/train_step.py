@@ -228,7 +228,8 @@ class TrainStep:
         samples = jnp.arange(M)[:, None] * (B * self.mesh.shape[DATA]) + row
         # A batch without any target has loss 0.
         scale = jnp.where(tokens > 0, 1 / tokens, 0)
-        return tokens, Batch(local["tokens"], local["targets"], weights, samples, scale)
+        share = 1 / (M * B * self.mesh.shape[DATA])
+        return tokens, Batch(local["tokens"], local["targets"], weights, samples, scale, share)
 
 
 def vocab_multiple(mesh: Mesh) -> int:

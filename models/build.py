@@ -6,7 +6,8 @@ from typing import Any
 from flax import nnx
 
 from meshkit.imports import check_callable, load_object
-from meshkit.models.presets import FAMILIES, Sizes
+from meshkit.models.families import FAMILIES
+from meshkit.models.presets import Sizes
 
 
 def builder(sizes: Sizes, vocab_multiple: int, model: Any = None) -> Callable[[nnx.Rngs], Any]:

@@ -7,14 +7,15 @@ Shapes: B samples, S positions, H width, N heads, D head_dim.
 """
 
 import math
+from typing import Any
 
 import jax
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from meshkit.models.layers import ColumnLinear, LayerNorm, RowLinear, attention
+from meshkit.models.layers import ColumnLinear, LayerNorm, RowLinear, attention, attention_to
 from meshkit.models.presets import Sizes
-from meshkit.pipeline.stage import Context, apply_stack, dropout, stack, whole_sequence
+from meshkit.pipeline.stage import Context, Memory, apply_stack, dropout, stack, whole_sequence
 from meshkit.pipeline.vocab import VocabTable
 
 STD = 0.02
@@ -31,12 +32,18 @@ class Attention(nnx.Module):
         self.value = ColumnLinear(sizes.width, features, rngs, STD, bias=True)
         self.out = RowLinear(features, sizes.width, rngs, STD / math.sqrt(2 * sizes.layers), bias=True)
 
-    def __call__(self, h_BSH: jax.Array) -> jax.Array:
+    def __call__(
+        self, h_BSH: jax.Array, context: Context, memory: Memory | None = None
+    ) -> tuple[jax.Array, Memory | None]:
+        """Attention's output, and the memory with these tokens in it, if there is one."""
         B, S, _ = h_BSH.shape
         q_BSND, k_BSND, v_BSND = (
             linear(h_BSH).reshape(B, S, -1, self.head_dim) for linear in (self.query, self.key, self.value)
         )
-        return self.out(attention(q_BSND, k_BSND, v_BSND).reshape(B, S, -1))
+        if memory is None or context.first is None:
+            return self.out(attention(q_BSND, k_BSND, v_BSND).reshape(B, S, -1)), None
+        memory = memory.read_on(k_BSND, v_BSND, context.first)
+        return self.out(attention_to(memory, q_BSND, context.first).reshape(B, S, -1)), memory
 
 
 class MLP(nnx.Module):
@@ -60,11 +67,13 @@ class Block(nnx.Module):
         self.mlp_norm = LayerNorm(sizes.width, sizes.norm_eps)
         self.mlp = MLP(sizes, rngs)
 
-    def __call__(self, x_BSH: jax.Array, context: Context) -> jax.Array:
-        h_BSH = whole_sequence(self.attention_norm(x_BSH))
-        x_BSH = x_BSH + dropout(self.attention(h_BSH), self.dropout, context, site=0)
+    def __call__(self, x_BSH: jax.Array, context: Context, memory: Memory | None = None) -> Any:
+        """x; with a memory of the tokens before, (x, the memory of these too)."""
+        h_BSH, memory = self.attention(whole_sequence(self.attention_norm(x_BSH)), context, memory)
+        x_BSH = x_BSH + dropout(h_BSH, self.dropout, context, site=0)
         h_BSH = whole_sequence(self.mlp_norm(x_BSH))
-        return x_BSH + dropout(self.mlp(h_BSH), self.dropout, context, site=1)
+        x_BSH = x_BSH + dropout(self.mlp(h_BSH), self.dropout, context, site=1)
+        return x_BSH if memory is None else (x_BSH, memory)
 
 
 class GPT2(nnx.Module):
@@ -81,7 +90,8 @@ class GPT2(nnx.Module):
         self.head = None if sizes.tied else VocabTable(sizes.vocab, sizes.width, vocab_multiple, rngs)
 
     def enter(self, x_BSH: jax.Array, context: Context) -> jax.Array:
-        x_BSH = x_BSH + self.positions.get_value()[: x_BSH.shape[1]]
+        first = 0 if context.first is None else context.first
+        x_BSH = x_BSH + jax.lax.dynamic_slice_in_dim(self.positions.get_value(), first, x_BSH.shape[1])
         return dropout(x_BSH, self.dropout, context, site=0)
 
     def leave(self, x_BSH: jax.Array) -> jax.Array:

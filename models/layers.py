@@ -7,6 +7,8 @@ from the PartitionSpecs below (Megatron-LM, arXiv 1909.08053).
 Shapes: B samples, S positions, H width, N heads, K key/value heads, D head_dim, F features out.
 """
 
+import dataclasses
+import functools
 import importlib.util
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from meshkit.config import RopeScaling
 from meshkit.mesh import TENSOR
 from meshkit.pipeline.collectives import over_tensor
-from meshkit.pipeline.stage import PRODUCT
+from meshkit.pipeline.stage import PRODUCT, Memory
 
 HEADS = P(None, None, TENSOR, None)
 
@@ -57,16 +59,20 @@ class RowLinear(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """x / rms(x) · scale, computed in at least float32 (arXiv 1910.07467)."""
+    """x / rms(x) · scale over the last dim, computed in at least float32 (arXiv 1910.07467).
 
-    def __init__(self, width: int, epsilon: float):
-        self.epsilon = epsilon
-        self.scale = nnx.Param(jnp.ones(width), out_sharding=P(None))
+    offset: added to the scale, which is drawn as 1 − offset.
+    """
+
+    def __init__(self, width: int, epsilon: float, offset: float = 0.0):
+        self.epsilon, self.offset = epsilon, offset
+        self.scale = nnx.Param(jnp.full(width, 1 - offset), out_sharding=P(None))
 
     def __call__(self, x_BSH: jax.Array) -> jax.Array:
         x = x_BSH.astype(jnp.promote_types(x_BSH.dtype, jnp.float32))
         x = x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + self.epsilon)
-        return x.astype(x_BSH.dtype) * self.scale.get_value()
+        scale = self.scale.get_value()
+        return x.astype(x_BSH.dtype) * (scale + self.offset if self.offset else scale)
 
 
 class LayerNorm(nnx.Module):
@@ -99,52 +105,122 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
     return kept * frequency + (1 - kept) * frequency / scaling.factor
 
 
-def rotate(x_BSND: jax.Array, frequency: Sequence[float]) -> jax.Array:
-    """Rotary positions: feature pairs (i, i + D/2) turned by position × frequency."""
-    angle = np.arange(x_BSND.shape[1])[:, None] * np.asarray(frequency)
+def rotate(x_BSND: jax.Array, frequency: Sequence[float] | jax.Array, first: jax.Array | None = None) -> jax.Array:
+    """Rotary positions: feature pairs (i, i + D/2) turned by position × frequency; `first`: that of x's first token.
+
+    Angles are made in float64 on the host; those that only the layer or the position tells, on the device.
+    """
+    xp: Any = jnp if first is not None or isinstance(frequency, jax.Array) else np
     wide = jnp.promote_types(x_BSND.dtype, jnp.float32)
-    cos, sin = (jnp.asarray(f(angle), wide)[None, :, None] for f in (np.cos, np.sin))
+    position_S = xp.arange(x_BSND.shape[1]) + (0 if first is None else first)
+    angle = position_S[:, None] * xp.asarray(frequency)
+    cos, sin = (jnp.asarray(f(angle), wide)[None, :, None] for f in (xp.cos, xp.sin))
     first, second = jnp.split(x_BSND.astype(wide), 2, -1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
     return turned.astype(x_BSND.dtype)
 
 
-def attention(q_BSND: jax.Array, k_BSKD: jax.Array, v_BSKD: jax.Array) -> jax.Array:
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """How attention weighs what it sees, where that is not softmax(q·k / √D).
+
+    scale: of q·k; None: 1 / √D. cap: scores x become cap · tanh(x / cap) (arXiv 2408.00118).
+    """
+
+    scale: float | None = None
+    cap: float | None = None
+
+
+def attention_to(
+    memory: Memory,
+    q_BSND: jax.Array,
+    first: jax.Array,
+    scores: Scores = Scores(),
+    window: int | jax.Array | None = None,
+) -> jax.Array:
+    """Causal attention to what is remembered, of queries whose first stands at `first`, on one device."""
+    return _plain(q_BSND, memory.k_BTKD, memory.v_BTKD, scores, window, first)
+
+
+def attention(
+    q_BSND: jax.Array,
+    k_BSKD: jax.Array,
+    v_BSKD: jax.Array,
+    scores: Scores = Scores(),
+    window: int | jax.Array | None = None,
+) -> jax.Array:
     """Causal attention, heads cut over tensor; cuDNN's flash kernel on GPU, XLA elsewhere.
 
-    The kernel takes half precision, and heads of a multiple of 8 features, at most 128; others are XLA's everywhere.
+    window: latest tokens that are seen, a query's own included; None: all. It may be an int32 scalar of the layer.
+    The kernel takes half precision, heads of a multiple of 8 features, at most 128, a window that is the same in all
+    layers, and no cap; the rest is XLA's everywhere, with S² scores a head.
     Its inside is never kept for the backward pass: a flash kernel keeps nothing, and on XLA the
     probabilities (N·S² values a sample) are computed again.
     """
+    if isinstance(window, int) and window >= q_BSND.shape[1]:
+        window = None
+    given = [] if window is None else [jnp.asarray(window, jnp.int32)]
 
-    @over_tensor([HEADS] * 3, HEADS)
-    def heads(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        if q.dtype == jnp.float64:
-            return _float64(q, k, v)
-        if CUDA and q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[-1] in FLASH_HEADS:
-            return jax.lax.platform_dependent(q, k, v, cuda=_cudnn, default=_xla)
-        return _xla(q, k, v)
+    @over_tensor([HEADS] * 3 + [P()] * len(given), HEADS)
+    def heads(q: jax.Array, k: jax.Array, v: jax.Array, *given: jax.Array) -> jax.Array:
+        if q.dtype == jnp.float64 or scores.cap is not None or given:
+            plain = functools.partial(_plain, scores=scores, window=given[0] if given else None)
+        else:
+            plain = functools.partial(_xla, scale=scores.scale)
+        fits = CUDA and q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[-1] in FLASH_HEADS
+        if fits and scores.cap is None and not isinstance(window, jax.Array):
+            kernel = functools.partial(_cudnn, scale=scores.scale, window=window)
+            return jax.lax.platform_dependent(q, k, v, cuda=kernel, default=plain)
+        return plain(q, k, v)
 
-    return heads(q_BSND, k_BSKD, v_BSKD)
-
-
-def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
-
-
-@jax.checkpoint
-def _xla(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="xla")
+    return heads(q_BSND, k_BSKD, v_BSKD, *given)
 
 
-@jax.checkpoint
-def _float64(q_BSND: jax.Array, k_BSKD: jax.Array, v_BSKD: jax.Array) -> jax.Array:
-    """The same in float64, where `jax.nn.dot_product_attention` would take its softmax in float32."""
-    B, S, N, D = q_BSND.shape
-    q_BSKGD = q_BSND.reshape(B, S, k_BSKD.shape[2], -1, D)
-    scores_BKGST = jnp.einsum("bskgd,btkd->bkgst", q_BSKGD, k_BSKD) / np.sqrt(D)
-    scores_BKGST = jnp.where(jnp.tri(S, dtype=bool), scores_BKGST, -jnp.inf)
-    return jnp.einsum("bkgst,btkd->bskgd", jax.nn.softmax(scores_BKGST), v_BSKD).reshape(B, S, N, D)
+def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, scale: float | None, window: int | None) -> jax.Array:
+    return jax.nn.dot_product_attention(
+        q,
+        k,
+        v,
+        is_causal=True,
+        scale=scale,
+        local_window_size=None if window is None else (window - 1, 0),
+        implementation="cudnn",
+    )
+
+
+def _xla(q: jax.Array, k: jax.Array, v: jax.Array, scale: float | None) -> jax.Array:
+    attend = functools.partial(jax.nn.dot_product_attention, is_causal=True, scale=scale, implementation="xla")
+    return jax.checkpoint(attend)(q, k, v)
+
+
+def _plain(
+    q_BSND: jax.Array,
+    k_BTKD: jax.Array,
+    v_BTKD: jax.Array,
+    scores: Scores,
+    window: int | jax.Array | None,
+    first: int | jax.Array = 0,
+) -> jax.Array:
+    """Attention written out, in at least float32: `jax.nn.dot_product_attention` has no caps, and takes its softmax
+    in float32 even in float64. The first query stands at position `first`."""
+
+    @jax.checkpoint
+    def attend(q_BSND: jax.Array, k_BTKD: jax.Array, v_BTKD: jax.Array, window: Any, first: Any) -> jax.Array:
+        (B, S, N, D), T = q_BSND.shape, k_BTKD.shape[1]
+        wide = jnp.promote_types(q_BSND.dtype, jnp.float32)
+        q_BSKGD = q_BSND.reshape(B, S, k_BTKD.shape[2], -1, D)
+        x_BKGST = jnp.einsum("bskgd,btkd->bkgst", q_BSKGD, k_BTKD, preferred_element_type=wide)
+        x_BKGST = x_BKGST * (1 / np.sqrt(D) if scores.scale is None else scores.scale)
+        if scores.cap is not None:
+            x_BKGST = scores.cap * jnp.tanh(x_BKGST / scores.cap)
+        distance_ST = jnp.arange(S)[:, None] + first - jnp.arange(T)
+        seen_ST = distance_ST >= 0
+        if window is not None:
+            seen_ST &= distance_ST < window
+        p_BKGST = jax.nn.softmax(jnp.where(seen_ST, x_BKGST, -jnp.inf)).astype(v_BTKD.dtype)
+        return jnp.einsum("bkgst,btkd->bskgd", p_BKGST, v_BTKD).reshape(B, S, N, D)
+
+    return attend(q_BSND, k_BTKD, v_BTKD, window, first)
 
 
 def _normal(rngs: nnx.Rngs, rows: int, columns: int, std: float) -> Any:

@@ -5,8 +5,7 @@ import math
 
 from meshkit.config import MeshShape, ModelConfig, RopeScaling
 from meshkit.errors import MeshkitError, nearest
-
-FAMILIES = {"llama": "meshkit.models.llama:Llama", "gpt2": "meshkit.models.gpt2:GPT2"}
+from meshkit.models.families import STYLES, Style
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +28,11 @@ class Sizes:
     dropout: float = 0.0
     options: dict = dataclasses.field(default_factory=dict)
 
+    @property
+    def style(self) -> Style:
+        """What a decoder of these sizes does besides."""
+        return Style.of(self.family, self.options)
+
 
 def _llama(
     layers: int, width: int, heads: int, kv_heads: int, mlp_width: int, vocab: int, context: int, **more: object
@@ -44,6 +48,10 @@ def _llama(
         context=context,
         **more,
     )
+
+
+def _decoder(family: str, *sizes: int, **more: object) -> dict:
+    return _llama(*sizes) | dict(family=family, **more)
 
 
 def _gpt(layers: int, width: int, heads: int, context: int, dropout: float = 0.1) -> dict:
@@ -98,6 +106,10 @@ PRESETS: dict[str, dict] = {
     "llama3-8b": _llama(32, 4096, 32, 8, 14336, 128256, 131072, **_LLAMA31),
     "llama3-70b": _llama(80, 8192, 64, 8, 28672, 128256, 131072, **_LLAMA31),
     "llama3-405b": _llama(126, 16384, 128, 8, 53248, 128256, 131072, **_LLAMA31),
+    # Their published config.json; Qwen2.5 and Qwen3 are sizes of the families qwen2 and qwen3
+    "mistral-7b": _decoder("mistral", 32, 4096, 32, 8, 14336, 32000, 32768),
+    "qwen2.5-7b": _decoder("qwen2", 28, 3584, 28, 4, 18944, 152064, 32768, rope_theta=1e6, norm_eps=1e-6),
+    "qwen3-8b": _decoder("qwen3", 36, 4096, 32, 8, 12288, 151936, 40960, head_dim=128, rope_theta=1e6, norm_eps=1e-6),
     # GPT-2 and GPT-3 (arXiv 2005.14165, table 2.1); GPT-3's sparse layers are dense here
     "gpt2": _gpt(12, 768, 12, 1024),
     "gpt2-medium": _gpt(24, 1024, 16, 1024),
@@ -109,17 +121,22 @@ PRESETS: dict[str, dict] = {
 }
 
 
+def sizes_of(values: dict) -> Sizes:
+    """The sizes that a checkpoint's record holds, "model.layers" and so on."""
+    found = {name.removeprefix("model."): value for name, value in values.items()}
+    scaling = found.get("rope_scaling")
+    return Sizes(**found | {"rope_scaling": None if scaling is None else RopeScaling(**scaling)})
+
+
 def sizes(config: ModelConfig, vocab: int | None = None) -> Sizes:
     """The preset's sizes with the config's own on top; `vocab` (the data's) if neither config key gives one.
 
-    Raises MeshkitError for an unknown preset, or head counts that do not go together.
+    With `init_from` its config.json stands for the preset, and for the data's vocabulary.
+    Raises MeshkitError for an unknown preset, an option that a family has not, or head counts that do not go together.
     """
-    if config.preset not in PRESETS:
-        raise MeshkitError(f"model.preset = {config.preset!r}: no such preset; {nearest(config.preset, PRESETS)}")
-    given = {k: getattr(config, k) for k in type(config).model_fields if k not in ("preset", "options")}
-    values = (
-        PRESETS[config.preset] | ({"vocab": vocab} if vocab else {}) | {k: v for k, v in given.items() if v is not None}
-    )
+    unnamed = ("preset", "init_from", "options")
+    given = {k: getattr(config, k) for k in type(config).model_fields if k not in unnamed}
+    values = _base(config, vocab) | {k: v for k, v in given.items() if v is not None}
     heads, width = values["heads"], values["width"]
     values["kv_heads"] = values.get("kv_heads") or heads
     if heads % values["kv_heads"]:
@@ -135,11 +152,25 @@ def sizes(config: ModelConfig, vocab: int | None = None) -> Sizes:
             )
         values["head_dim"] = width // heads
     odd = values["head_dim"]
-    if values["family"] == "llama" and odd % 2:
+    if values["family"] in STYLES and odd % 2:
         raise MeshkitError(
             f"model.head_dim = {odd} is odd and rotary positions turn pairs: set it to {odd - 1 or 2} or {odd + 1}"
         )
-    return Sizes(**values, options=config.options)
+    values["options"] = values.get("options", {}) | config.options
+    if values["family"] in STYLES:
+        Style.of(values["family"], values["options"])
+    return Sizes(**values)
+
+
+def _base(config: ModelConfig, vocab: int | None) -> dict:
+    """What stands under the config's own sizes."""
+    if config.init_from is not None:
+        from meshkit.models.config_json import sizes_in
+
+        return vars(sizes_in(config.init_from))
+    if config.preset not in PRESETS:
+        raise MeshkitError(f"model.preset = {config.preset!r}: no such preset; {nearest(config.preset, PRESETS)}")
+    return PRESETS[config.preset] | ({"vocab": vocab} if vocab else {})
 
 
 def check_cut(sizes: Sizes, mesh: MeshShape, sequence: int) -> None:
@@ -149,10 +180,11 @@ def check_cut(sizes: Sizes, mesh: MeshShape, sequence: int) -> None:
         raise MeshkitError(
             f"data.sequence = {sequence} exceeds model.context = {sizes.context}: lower the one or raise the other"
         )
+    experts = sizes.style.experts if sizes.family in STYLES else 0
     cut = {
         "model.heads": sizes.heads,
         "model.kv_heads": sizes.kv_heads,
-        "model.mlp_width": sizes.mlp_width,
+        **({"model.options.experts": experts} if experts else {"model.mlp_width": sizes.mlp_width}),
         "data.sequence": sequence,
     }
     for key, value in cut.items():
@@ -170,6 +202,7 @@ def _nearest_that_splits(key: str, value: int, sizes: Sizes, tensor: int) -> int
         "model.heads": (sizes.width, lambda n: n % sizes.kv_heads == 0 and sizes.width % (2 * n) == 0),
         "model.kv_heads": (sizes.heads, lambda n: sizes.heads % n == 0),
         "model.mlp_width": (value + tensor, lambda n: True),
+        "model.options.experts": (value + tensor, lambda n: True),
         "data.sequence": (sizes.context, lambda n: True),
     }[key]
     return min(filter(fits, range(tensor, most + 1, tensor)), key=lambda n: abs(n - value), default=None)

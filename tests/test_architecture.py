@@ -99,12 +99,13 @@ def test_arrows_point_down(module: str) -> None:
 
 @pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("meshkit.models")])
 def test_framework_names_no_model(module: str) -> None:
-    """A config names the model; the one thing known by name is the table of presets."""
+    """A config names the model; what is known by name are tables: presets, families, how they are published."""
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     words = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     named = [word for word in words if re.fullmatch(r"meshkit\.models[\w.:]*", word)]
     named += [name for name in imported(MODULES[module]) if name.startswith("meshkit.models")]
-    assert set(named) <= {"meshkit.models.presets", "meshkit.models.build"}
+    tables = ("presets", "families", "build", "config_json", "names", "published")
+    assert set(named) <= {f"meshkit.models.{table}" for table in tables}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("meshkit.models")])

@@ -197,7 +197,7 @@ def test_when_a_save_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
     "size": ({"model.mlp_width": 32}, "model.mlp_width = 16 then and 32 now"),
     "tied": ({"model.tied": True}, "model.tied = False then and True now"),
-    "what shapes do not show": ({"model.norm_eps": 1e-3}, "model.norm_eps = 1e-05 then and 0.001 now"),
+    "what shapes do not show": ({"model.rope_theta": 5e5}, "model.rope_theta = 10000.0 then and 500000.0 now"),
     "optimizer": ({"optimizer.name": "muon"}, "optimizer.name = 'adamw' then and 'muon' now"),
     "seed": ({"seed": 1}, "seed = 0 then and 1 now"),
     "sequence": ({"data.sequence": 8}, "data.sequence = 16 then and 8 now"),

@@ -107,6 +107,6 @@ def test_constraints_are_names_and_versions_and_cover_the_dependencies() -> None
     assert [pin for pin in pins if not re.fullmatch(r'[\w.-]+==[\w.]+(; python_version (<|>=) "3\.12")?', pin)] == []
     project = PYPROJECT["project"]
     extras = [need for name in ("dev", "hf", "compile") for need in project["optional-dependencies"][name]]
-    needed = {re.split(r"[<>=\[]", need)[0] for need in [*project["dependencies"], *extras]}
+    needed = {re.split(r"[<>=\[;]", need)[0] for need in [*project["dependencies"], *extras]}
     pinned = {pin.partition("==")[0] for pin in pins}
     assert {name.lower().replace("_", "-") for name in needed} <= {name.lower().replace("_", "-") for name in pinned}

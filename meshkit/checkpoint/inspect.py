@@ -13,7 +13,7 @@ from meshkit.checkpoint import seal
 from meshkit.checkpoint.find import Origin, address, few, steps_of
 from meshkit.checkpoint.layout import tree_of
 from meshkit.checkpoint.record import Record
-from meshkit.checkpoint.resume import arrays_of
+from meshkit.checkpoint.slices import arrays_of
 from meshkit.checkpoint.store import Checkpoints
 from meshkit.config import CheckpointConfig
 from meshkit.errors import MeshkitError

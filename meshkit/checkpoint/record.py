@@ -15,7 +15,7 @@ from etils import epath
 from meshkit import __version__
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
-from meshkit.models.presets import Sizes
+from meshkit.models.presets import Sizes, sizes_of
 
 FORMAT = 1
 
@@ -50,6 +50,11 @@ class Record:
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise MeshkitError(f"{folder}: not a checkpoint of meshkit ({type(error).__name__}: {error})") from None
         raise MeshkitError(f"{folder}: version {version!r} of the format, and this meshkit reads version {FORMAT}")
+
+    @property
+    def sizes(self) -> Sizes:
+        """Every size of the model."""
+        return sizes_of(self.model)
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain values, with time and versions of now."""

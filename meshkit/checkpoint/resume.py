@@ -7,14 +7,15 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from etils import epath
 
 from meshkit.checkpoint.find import Note, Origin, few, find
-from meshkit.checkpoint.layout import Layout, Leaf, Name, leaves_of, tree_of
+from meshkit.checkpoint.layout import Layout, Leaf, tree_of
 from meshkit.checkpoint.record import Record
+from meshkit.checkpoint.slices import arrays_of
 from meshkit.checkpoint.store import History
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
+from meshkit.hf.load import load
 from meshkit.train_step import State, TrainStep
 
 MAY_CHANGE = {"model.dropout"}
@@ -23,12 +24,14 @@ MAY_CHANGE = {"model.dropout"}
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-    """step, samples: done and read before; history: what was logged of them. origin: None at step 0."""
+    """step, samples: done and read before; history: what was logged of them. origin: None at step 0. init_from: the
+    published weights that step 0 begins with, if any."""
 
     step: int = 0
     samples: int = 0
     history: History = dataclasses.field(default_factory=list)
     origin: Origin | None = None
+    init_from: str | None = None
 
     @property
     def own(self) -> int | None:
@@ -40,13 +43,16 @@ class Beginning:
 
         From weights alone: they, and a fresh optimizer.
         """
+        begun = jax.jit(step.state, out_shardings=step.state_shardings, donate_argnums=0)
+        if self.origin is None and self.init_from is not None:
+            return begun(load(self.init_from, step))
         if self.origin is None:
             return step.init(step.config.seed)
         target = tree_of({leaf.name: leaf.saved for leaf in _needed(self.origin, layout)})
         tree = ocp.StandardCheckpointer().restore(self.origin.folder / "state", target)
         if self.origin.record.holds == "state":
             return layout.to_state(tree)
-        return jax.jit(step.state, out_shardings=step.state_shardings)(layout.to_params(tree))
+        return begun(layout.to_params(tree))
 
 
 def begin(config: RunConfig, layout: Layout, now: Record, note: Note) -> Beginning:
@@ -56,7 +62,9 @@ def begin(config: RunConfig, layout: Layout, now: Record, note: Note) -> Beginni
     """
     origin = find(config, note)
     if origin is None:
-        return Beginning()
+        if config.model.init_from is not None:
+            note(f"begins with the weights of {config.model.init_from}")
+        return Beginning(init_from=config.model.init_from)
     _check(origin, layout, now)
     then = origin.record
     if then.holds == "weights":
@@ -126,8 +134,3 @@ def _spell(array: Any, origin: Origin) -> str:
 
 def _needed(origin: Origin, layout: Layout) -> list[Leaf]:
     return layout.leaves if origin.record.holds == "state" else layout.weights
-
-
-def arrays_of(folder: epath.Path) -> dict[Name, Any]:
-    """Name -> shape and dtype of every array of a checkpoint, none read."""
-    return dict(leaves_of(ocp.StandardCheckpointer().metadata(folder / "state").item_metadata.tree))

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ def add(commands: Any) -> None:
     data = commands.add_parser("data", help="token files", description="Make and inspect token files.")
     actions = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
     prepare = add_command(actions, "prepare", _prepare, "make token files from text")
-    prepare.add_argument("text", nargs="+", metavar="TEXT", help="text files, folders or globs")
+    prepare.add_argument("text", nargs="+", metavar="TEXT", help="text files, .jsonl files, folders or globs")
+    prepare.add_argument("--skip-bad", action="store_true", help="leave out lines of .jsonl files that cannot be read")
     prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     prepare.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json; absent: one token a byte")
     prepare.add_argument(
@@ -25,9 +27,12 @@ def add(commands: Any) -> None:
 
 
 def _prepare(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from meshkit.data.lines import refuse
     from meshkit.data.prepare import prepare
 
-    summary = prepare(options.text, options.out, options.tokenizer, options.held_out)
+    skip = lambda sentence: print(f"skipped: {sentence}", file=sys.stderr)
+    bad = skip if options.skip_bad else refuse
+    summary = prepare(options.text, options.out, options.tokenizer, options.held_out, bad=bad)
     if options.json:
         print(json.dumps(dataclasses.asdict(summary), default=str))
     else:

@@ -13,6 +13,7 @@ from typing import IO
 
 from meshkit.errors import MeshkitError
 
+LINES = ".jsonl"  # files of JSON lines (see lines.py): many documents
 MAGIC = set("*?[")  # a part of a path with one of these is a pattern
 
 
@@ -124,9 +125,12 @@ def _hash(name: str) -> bytes:
 def _cut(document: Document, share: float) -> tuple[Document, Document]:
     """The document in two: at the end of the last line before the held-out share, else exactly there."""
     place = min(max(round(document.size * (1 - share)), 1), document.size - 1)
-    window = min(place, 1 << 16)
+    lines = document.path.suffix == LINES  # which stay whole
+    window = place if lines else min(place, 1 << 16)
     with document.open() as file:
         file.seek(document.start + place - window)
         line_end = file.read(window).rfind(b"\n")
+    if lines and line_end < 0:
+        raise MeshkitError(f"{document.path}: its first line is too long to hold out {share:g} of the file: give more")
     place = place - window + line_end + 1 if line_end >= 0 else place
     return replace(document, size=place), replace(document, start=document.start + place, size=document.size - place)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from meshkit.data import documents
 from meshkit.data.documents import Document
+from meshkit.data.lines import Bad, refuse, texts
 from meshkit.data.text import load_tokenizer
 from meshkit.data.tokens import FORMAT, VERSION, Header, TokenWriter, is_whole
 from meshkit.errors import MeshkitError
@@ -45,17 +46,19 @@ def prepare(
     tokenizer: str | None = None,
     held_out: float = 0.05,
     report: Report | None = None,
+    bad: Bad = refuse,
 ) -> Summary:
     """Writes the tokens of `text` (files, folders, globs; see `documents.find`) into the new folder `out`.
 
     `tokenizer` is the path of a tokenizer.json, or None for one token a byte; about `held_out` of the
-    bytes become the held-out split. `report(done, total)` is called with bytes after each document.
+    bytes become the held-out split. `report(done, total)` is called with bytes after each file; `bad` with a sentence
+    about each line of a .jsonl that cannot be read.
     Raises MeshkitError when nothing matches, a file cannot be read or encoded, or `out` is taken.
     """
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise MeshkitError(f"{out}: already there: choose another folder, or remove it first")
-    return _write(documents.find(text), out, tokenizer, held_out, report)
+    return _write(documents.find(text), out, tokenizer, held_out, report, bad)
 
 
 def prepare_cached(
@@ -81,7 +84,14 @@ def prepare_cached(
     return _write(found, folder, tokenizer, held_out, report).folder
 
 
-def _write(found: list[Document], out: Path, tokenizer: str | None, held_out: float, report: Report | None) -> Summary:
+def _write(
+    found: list[Document],
+    out: Path,
+    tokenizer: str | None,
+    held_out: float,
+    report: Report | None,
+    bad: Bad = refuse,
+) -> Summary:
     if not 0 < held_out < 1:
         raise MeshkitError(f"held_out = {held_out}: the share kept for evaluation is above 0 and below 1, such as 0.05")
     encoder = load_tokenizer(tokenizer)
@@ -91,7 +101,11 @@ def _write(found: list[Document], out: Path, tokenizer: str | None, held_out: fl
         for split, members in (("train", train), ("held_out", held)):
             for document in members:
                 with document.open() as file:
-                    writer.add(split, encoder.encode_file(file, document.size))
+                    if document.path.suffix == documents.LINES:
+                        for text in texts(document, file, bad):
+                            writer.add(split, [encoder.encode(text)])
+                    else:
+                        writer.add(split, encoder.encode_file(file, document.size))
                 done += document.size
                 if report:
                     report(done, total)

@@ -4,6 +4,7 @@ Shapes: B microbatch size, S sequence, H width, A = heads × head_dim, K = kv_he
 F mlp_width, G matrices that widen the MLP: 2 in Llama (gate and up), 1 in GPT-2.
 """
 
+from meshkit.models.families import STYLES
 from meshkit.models.presets import Sizes
 from meshkit.pipeline.schedule import FORWARD, Schedule
 
@@ -20,7 +21,29 @@ BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 FLOAT32 = 4
 
-WIDENING = {"llama": 2, "gpt2": 1}
+WIDENING = {"llama": 2, "mistral": 2, "qwen2": 2, "qwen3": 2, "gpt2": 1}
+"""G of each family whose work is counted."""
+
+COUNTED = {"qkv_bias", "qk_norm", "window", "activation"}
+"""Of what a decoder may have besides (`meshkit.models.families.Style`), what the formulas here know."""
+
+
+def uncounted(sizes: Sizes) -> str | None:
+    """What of a model there are no formulas for, "model.family = gemma2"; None: all is counted."""
+    if sizes.family not in WIDENING:
+        return f"model.family = {sizes.family}"
+    if sizes.family in STYLES:
+        plain = Sizes(**vars(sizes) | {"family": "llama", "options": {}}).style
+        for name, value in vars(sizes.style).items():
+            if name not in COUNTED and value != getattr(plain, name):
+                return f"model.options.{name} = {value}"
+    return None
+
+
+def normed_heads(sizes: Sizes) -> int:
+    """Features of query and key that go through a norm of each head."""
+    qk_norm = sizes.family in STYLES and sizes.style.qk_norm
+    return (sizes.heads + sizes.kv_heads) * sizes.head_dim if qk_norm else 0
 
 
 def action_costs(schedule: Schedule, recompute: str) -> dict[str, float]:
@@ -65,7 +88,8 @@ def kept_bytes(sizes: Sizes, recompute: str, precision: str = "bfloat16") -> int
 
     full: its input, H. selective: its input and the outputs of its linears, but the last, that nothing
     multiplies: 2H + A + 2K + G·F. none: all that its backward reads: of each norm the input and two
-    statistics in float32, 2(H + 2), its output before and after the scale, 4H; query, key, value and
+    statistics in float32, 2(H + 2), its output before and after the scale, 4H; where heads are normed, N of query
+    and K of key, A + K + 2(N + K) in float32 and A + K; query, key, value and
     attention's output, 2A + 2K; six of the MLP's hidden size (some versions of JAX keep five of GELU's);
     with dropout its two outputs, 2H. Attention is XLA's, whose inside is made again.
     """
@@ -76,7 +100,9 @@ def kept_bytes(sizes: Sizes, recompute: str, precision: str = "bfloat16") -> int
     if recompute == "selective":
         return (2 * H + A + 2 * K + WIDENING[sizes.family] * F) * element
     dropped = 2 * H if sizes.dropout else 0
-    return 2 * (H + 2) * max(element, FLOAT32) + (4 * H + 2 * A + 2 * K + 6 * F + dropped) * element
+    normed = normed_heads(sizes)
+    wide = 2 * (H + 2) + normed + 2 * (normed // sizes.head_dim)
+    return wide * max(element, FLOAT32) + (4 * H + 2 * A + 2 * K + normed + 6 * F + dropped) * element
 
 
 def held_elements(sizes: Sizes) -> int:

@@ -30,13 +30,15 @@ Here = dict[str, Any]
 
 
 class Batch(NamedTuple):
-    """A replica's batch. `scale` is 1 / the number of target tokens (the sum of weights) of the global batch."""
+    """A replica's batch. `scale` is 1 / the number of target tokens (the sum of weights) of the global batch, `share`
+    1 / the number of its samples."""
 
     tokens_MBS: jax.Array
     targets_MBS: jax.Array
     weights_MBS: jax.Array
     samples_MB: jax.Array
     scale: jax.Array
+    share: float
 
 
 class Carry(NamedTuple):
@@ -198,10 +200,12 @@ class _Run:
         name = "embed" if stages.tied else "head"
         table = params[name]["table"]
         labels = self.batch.targets_MBS[i], self.batch.weights_MBS[i] * self.batch.scale
+        own_loss = self.pipeline.loss
         if not self.pipeline.schedule.trains:
-            loss = vocab.head_loss(table, h_BSH, *labels, stages.vocab, self.pipeline.loss)
+            loss = vocab.head_loss(table, h_BSH, *labels, stages.vocab, own_loss, stages.cap)
             return carry._replace(loss=carry.loss + loss)
-        done = vocab.head(table, carry.params[name]["table"], h_BSH, *labels, stages.vocab, self.pipeline.loss)
+        grad = carry.params[name]["table"]
+        done = vocab.head(table, grad, h_BSH, *labels, stages.vocab, own_loss, stages.cap)
         douter, dy_BSH = pullback(done.dh_BsH)
         return carry._replace(
             loss=carry.loss + done.loss,
@@ -263,12 +267,12 @@ class _Run:
         return vocab.lookup(self.params["embed"]["table"], self.batch.tokens_MBS[microbatch])
 
     def _entering(self, microbatch: jax.Array) -> Context:
-        return Context(-1, self.batch.samples_MB[microbatch], self.key)
+        return Context(-1, self.batch.samples_MB[microbatch], self.key, self.batch.share)
 
     def _chunk(self, microbatch: Any, chunk: Any) -> Chunk:
         pipeline = self.pipeline
         samples_B = self.batch.samples_MB[microbatch]
-        context = lambda layer: Context(layer, samples_B, self.key)
+        context = lambda layer: Context(layer, samples_B, self.key, self.batch.share)
         return chunk_of(pipeline.stages.placement, pipeline.unroll, pipeline.zero, chunk, context)
 
 

@@ -48,17 +48,38 @@ class Context:
     layer: this block's number in the model, int32 scalar (−1 in `enter`).
     samples_B: numbers of the samples in the global batch, int32 [B].
     key: the step's random key, or None when nothing is random (evaluation).
+    share: 1 / samples of the global batch, what one counts for in a mean over them.
+    first: how many tokens stand before x, where those are remembered (generation); None: none do.
     """
 
     layer: jax.Array | int
     samples_B: jax.Array
     key: jax.Array | None
+    share: float = 1.0
+    first: jax.Array | None = None
 
     def keys_B(self, site: int) -> jax.Array:
         """A random key for each sample, for the `site`-th random choice of this layer."""
         assert self.key is not None
         here = jax.random.fold_in(jax.random.fold_in(self.key, self.layer + 1), site)
         return jax.vmap(jax.random.fold_in, (None, 0))(here, self.samples_B)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Keys and values of a layer, [B, T, K, D]: of the tokens read so far, and room for more.
+
+    A block that is also called as block(x, context, memory) -> (x, memory) can write text (`meshkit.decode`).
+    """
+
+    k_BTKD: jax.Array
+    v_BTKD: jax.Array
+
+    def read_on(self, k_BSKD: jax.Array, v_BSKD: jax.Array, first: jax.Array) -> "Memory":
+        """The memory with those of S more tokens, from position `first` on."""
+        put = lambda whole, more: jax.lax.dynamic_update_slice_in_dim(whole, more, first, 1)
+        return Memory(put(self.k_BTKD, k_BSKD), put(self.v_BTKD, v_BSKD))
 
 
 def dropout(x_BSH: jax.Array, rate: float, context: Context, site: int) -> jax.Array:
@@ -131,7 +152,7 @@ class Stages:
     """The functional view of a model: what the executor runs. Made by `functional`.
 
     shapes, specs: trees like the parameters, of ShapeDtypeStruct and of PartitionSpec, as they are
-    stored: blocks stacked in the order that `placement` gives, tables padded.
+    stored: blocks stacked in the order that `placement` gives, tables padded. vocab, cap: those of the head.
     """
 
     graph: Any
@@ -139,6 +160,7 @@ class Stages:
     shapes: Params
     specs: Params
     vocab: int
+    cap: float | None
     placement: Placement
 
     @property
@@ -187,6 +209,7 @@ def functional(build: Callable[[nnx.Rngs], Model], placement: Placement | None =
         shapes=jax.eval_shape(lambda params: stored(params, placement), shapes),
         specs=specs,
         vocab=model.embed.vocab,
+        cap=(model.head or model.embed).cap,
         placement=placement,
     )
 

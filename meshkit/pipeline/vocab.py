@@ -40,11 +40,13 @@ class VocabTable(nnx.Module):
     """A table [vocabulary, width]: the embedding, or the (untied) head. Padded rows are zero for ever.
 
     `vocab`: true rows. `multiple`: the table is padded to a multiple of it (pipe × tensor devices);
-    the drawn values do not depend on it.
+    the drawn values do not depend on it. `cap`: as a head, logits x become cap · tanh(x / cap).
     """
 
-    def __init__(self, vocab: int, width: int, multiple: int, rngs: nnx.Rngs, std: float = 0.02):
-        self.vocab = vocab
+    def __init__(
+        self, vocab: int, width: int, multiple: int, rngs: nnx.Rngs, std: float = 0.02, cap: float | None = None
+    ):
+        self.vocab, self.cap = vocab, cap
         rows = jax.random.normal(rngs.params(), (vocab, width)) * std
         padding = -vocab % multiple
         self.table = nnx.Param(jnp.pad(rows, ((0, padding), (0, 0))), out_sharding=P((PIPE, TENSOR), None))
@@ -55,8 +57,7 @@ class VocabTable(nnx.Module):
 
     def logits(self, h_BSH: jax.Array) -> jax.Array:
         """Scores of the true vocabulary on one device, [B, S, V] in at least float32."""
-        table_VH = self.table.get_value()[: self.vocab]
-        return jnp.einsum("bsh,vh->bsv", h_BSH, table_VH, preferred_element_type=widened(h_BSH).dtype)
+        return _logits(h_BSH, self.table.get_value()[: self.vocab], self.cap)
 
 
 def lookup(table_vH: jax.Array, tokens_BS: jax.Array) -> jax.Array:
@@ -99,12 +100,14 @@ def head(
     weights_BS: jax.Array,
     vocab: int,
     loss: TokenLoss | None = None,
+    cap: float | None = None,
 ) -> Head:
     """Loss of one microbatch, the gradient of h, and `grad_vH` plus the gradient of the table.
 
     `weights_BS` scale each token's loss (mask ÷ target tokens of the global batch). `loss=None` is the
     cross-entropy on slices of the vocabulary; a user's TokenLoss gets the gathered logits, B·S·V
     float32 values on every device. The columns of padded rows get no probability and no gradient.
+    `cap`: that of the table (see VocabTable).
     """
 
     @over_tensor([ROWS, ROWS, CUT, P(), P()], (P(), CUT, ROWS))
@@ -112,7 +115,10 @@ def head(
         table_vH: jax.Array, grad_vH: jax.Array, h_BsH: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         h_BSH = all_gather(h_BsH, TENSOR, dim=1)
-        total, dlogits_BSv = _loss_and_dlogits(_logits(h_BSH, table_vH), targets_BS, weights_BS, vocab, loss)
+        logits_BSv = _logits(h_BSH, table_vH, cap)
+        total, dlogits_BSv = _loss_and_dlogits(logits_BSv, targets_BS, weights_BS, vocab, loss)
+        if cap is not None:
+            dlogits_BSv *= 1 - (logits_BSv / cap) ** 2
         wide = dlogits_BSv.dtype
         dlogits_BSv = dlogits_BSv.astype(h_BsH.dtype)
         dtable_vH = jnp.einsum("bsv,bsh->vh", dlogits_BSv, h_BSH, preferred_element_type=wide)
@@ -130,19 +136,21 @@ def head_loss(
     weights_BS: jax.Array,
     vocab: int,
     loss: TokenLoss | None = None,
+    cap: float | None = None,
 ) -> jax.Array:
     """The loss alone, for evaluation: arguments as in `head`."""
 
     @over_tensor([ROWS, CUT, P(), P()], P())
     def f(table_vH: jax.Array, h_BsH: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array) -> jax.Array:
         h_BSH = all_gather(h_BsH, TENSOR, dim=1)
-        return _loss_and_dlogits(_logits(h_BSH, table_vH), targets_BS, weights_BS, vocab, loss)[0]
+        return _loss_and_dlogits(_logits(h_BSH, table_vH, cap), targets_BS, weights_BS, vocab, loss)[0]
 
     return f(table_vH, h_BsH, targets_BS, weights_BS)
 
 
-def _logits(h_BSH: jax.Array, table_vH: jax.Array) -> jax.Array:
-    return jnp.einsum("bsh,vh->bsv", h_BSH, table_vH, preferred_element_type=widened(h_BSH).dtype)
+def _logits(h_BSH: jax.Array, table_vH: jax.Array, cap: float | None) -> jax.Array:
+    logits_BSv = jnp.einsum("bsh,vh->bsv", h_BSH, table_vH, preferred_element_type=widened(h_BSH).dtype)
+    return logits_BSv if cap is None else cap * jnp.tanh(logits_BSv / cap)
 
 
 def _loss_and_dlogits(

@@ -5,7 +5,7 @@ import functools
 
 from meshkit.config import MeshShape, RunConfig
 from meshkit.models.presets import Sizes
-from meshkit.pipeline.costs import WIDENING
+from meshkit.pipeline.costs import uncounted
 from meshkit.pipeline.placement import Placement, place
 
 BFLOAT16, FLOAT32 = 2, 4
@@ -96,7 +96,6 @@ def of_config(config: RunConfig, mesh: MeshShape) -> Layout:
 def beyond(config: RunConfig, sizes: Sizes) -> list[str]:
     """The keys of a config, with their values, that the planner has no figures for."""
     known = {
-        "model.family": (sizes.family, tuple(WIDENING)),
         "offload": (config.offload, (False,)),
         "grad_dtype": (config.grad_dtype, ("float32",)),
         "loss": (config.loss, ("cross_entropy",)),
@@ -105,4 +104,7 @@ def beyond(config: RunConfig, sizes: Sizes) -> list[str]:
         "pipeline.layers_per_stage": (config.pipeline.layers_per_stage, (None,)),
         "pipeline.overlap": (config.pipeline.overlap, (False,)),
     }
-    return [f"{key} = {value}" for key, (value, values) in known.items() if value not in values]
+    model = uncounted(sizes)
+    return [model] * (model is not None) + [
+        f"{k} = {value}" for k, (value, values) in known.items() if value not in values
+    ]

@@ -9,7 +9,7 @@ from meshkit.config import MeshShape, ModelConfig, RunConfig, load
 from meshkit.errors import MeshkitError, nearest
 from meshkit.mesh import resolve
 from meshkit.models.presets import check_cut, sizes
-from meshkit.pipeline.costs import WIDENING
+from meshkit.pipeline.costs import WIDENING, uncounted
 from meshkit.planner import cluster as clusters
 from meshkit.planner import search
 from meshkit.planner.cluster import Cluster
@@ -79,11 +79,9 @@ def _job(run: RunConfig, name: str, is_preset: bool, batch: int | None, sequence
             raise MeshkitError(f"{option} {value}: it is at least 1")
     if sequence > chosen.context:
         raise MeshkitError(f"--sequence {sequence} exceeds the context of {name}: {chosen.context}")
-    if chosen.family not in WIDENING:
-        raise MeshkitError(
-            f"model.family = {chosen.family!r}: the planner counts the work of {' and '.join(WIDENING)}, "
-            "not of your own models"
-        )
+    what = uncounted(chosen)
+    if what is not None:
+        raise MeshkitError(f"{what}: the planner counts the work of {', '.join(WIDENING)}, not of other models")
     return Job(name, chosen, batch, sequence, run.precision)
 
 

@@ -86,11 +86,12 @@ def linears(sizes: Sizes) -> dict[str, tuple[int, int]]:
 
 def layer_parameters(sizes: Sizes) -> int:
     """Weights of a layer's products, norms and biases."""
-    H, vectors = sizes.width, 2
-    products = sum(i * o for i, o in linears(sizes).values())
+    H, of = sizes.width, linears(sizes)
+    products = sum(i * o for i, o in of.values())
     if sizes.family == "gpt2":
-        return products + sum(o for _, o in linears(sizes).values()) + 4 * H
-    return products + vectors * H
+        return products + sum(o for _, o in of.values()) + 4 * H
+    biases = of["qkv"][1] if sizes.style.qkv_bias else 0
+    return products + 2 * H + biases + (2 * sizes.head_dim if sizes.style.qk_norm else 0)
 
 
 def table_parameters(sizes: Sizes) -> int:
@@ -107,8 +108,13 @@ def parameters(sizes: Sizes) -> int:
 
 
 def attention_flops(sizes: Sizes, sequence: int) -> float:
-    """Forward, a sample and layer: query × key and weights × value over the S(S+1)/2 pairs that causality leaves."""
-    return 2 * 2 * sizes.heads * sizes.head_dim * sequence * (sequence + 1) / 2
+    """Forward, a sample and layer: query × key and weights × value over the S(S+1)/2 pairs that causality leaves,
+    or, of a window W, those of them that are less than W apart."""
+    pairs = sequence * (sequence + 1) / 2
+    if sizes.family != "gpt2" and sizes.style.window is not None:
+        hidden = max(0, sequence - sizes.style.window)
+        pairs -= hidden * (hidden + 1) / 2
+    return 2 * 2 * sizes.heads * sizes.head_dim * pairs
 
 
 def head_in_layers(sizes: Sizes) -> float:

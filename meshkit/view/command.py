@@ -12,7 +12,7 @@ from meshkit.config import RunConfig, keys, load
 from meshkit.errors import MeshkitError
 from meshkit.mesh import resolve as resolve_mesh
 from meshkit.models.presets import sizes
-from meshkit.pipeline.costs import WIDENING
+from meshkit.pipeline.costs import WIDENING, uncounted
 from meshkit.planner import flow
 from meshkit.view import export
 from meshkit.view.page_file import Boot, Preset
@@ -107,11 +107,9 @@ LEFT_OUT = ("offload", "grad_dtype", "pipeline.overlap", "pipeline.layers_per_st
 
 def _check(config: RunConfig) -> None:
     """Warns of what will not be shown. Raises MeshkitError when the model is one that the planner cannot count."""
-    family = sizes(config.model).family
-    if family not in WIDENING:
-        raise MeshkitError(
-            f"model.family = {family!r}: the view counts the work of {' and '.join(WIDENING)}, not of your own models"
-        )
+    what = uncounted(sizes(config.model))
+    if what is not None:
+        raise MeshkitError(f"{what}: the view counts the work of {', '.join(WIDENING)}, not of other models")
     for key in LEFT_OUT:
         value: Any = config
         for name in key.split("."):

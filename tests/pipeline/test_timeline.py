@@ -169,7 +169,8 @@ def test_memory_weighs_what_is_in_use_and_what_backwards_make_again(schedule: Sc
 
 
 SMALL = dict(kv_heads=2, mlp_width=320)
-MODELS = [("tiny", SMALL), ("tiny", SMALL | {"dropout": 0.1}), ("tiny-gpt2", {}), ("tiny-gpt2", {"dropout": 0.1})]
+MODELS = [("tiny", SMALL | {"family": family}) for family in ("llama", "mistral", "qwen2", "qwen3")]
+MODELS += [("tiny", SMALL | {"dropout": 0.1}), ("tiny-gpt2", {}), ("tiny-gpt2", {"dropout": 0.1})]
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])

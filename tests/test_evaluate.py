@@ -1,0 +1,93 @@
+"""`meshkit eval`: what it says is the loss of the model called whole, whatever the mesh."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from etils import epath
+
+from meshkit import one_device, train
+from meshkit.checkpoint.slices import Saved
+from meshkit.cli import main
+from meshkit.evaluate import evaluate
+from meshkit.hf.weights import dotted
+from meshkit.models.build import builder
+from meshkit.models.config_json import sizes_in
+from meshkit.pipeline.stage import Context, functional
+from tests.small_run import write_text
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+SEQUENCE = 16
+MODEL = dict(layers=2, width=16, heads=2, kv_heads=2, mlp_width=16)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps, and its text beside."""
+    folder = tmp_path_factory.mktemp("run")
+    data = dict(text=[str(write_text(folder))], sequence=SEQUENCE, batch=8)
+    train({"steps": 2, "precision": "float32", "model": MODEL, "data": data, "run_dir": str(folder / "run")})
+    return folder
+
+
+def texts(folder: Path) -> list[str]:
+    """One that fills its windows, and one that is shorter than a window."""
+    (folder / "long.txt").write_text("".join(f"{n} and {n} make {2 * n}.\n" for n in range(40)))
+    (folder / "short.txt").write_text("1 and 1")
+    return [str(folder / name) for name in ("long.txt", "short.txt")]
+
+
+@pytest.fixture(scope="module")
+def losses(run: Path) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Tokens, targets [B, S] -> losses of the run's model, called whole."""
+    saved = Saved(epath.Path(run / "run" / "checkpoints" / "2"))
+    stages = functional(builder(sizes_in(saved.where), 1))
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, shape: jnp.asarray(saved.read(dotted(path), (slice(None),) * shape.ndim)), stages.shapes
+    )
+
+    def whole(tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
+        logits_BSV = stages.model(params)(tokens_BS, Context(-1, jnp.arange(len(tokens_BS)), None))
+        return one_device.cross_entropy(logits_BSV, targets_BS)
+
+    return jax.jit(whole)
+
+
+def by_hand(losses: Callable[[np.ndarray, np.ndarray], np.ndarray], path: str) -> float:
+    """The sum of losses of a file's bytes, window by window."""
+    ids = np.frombuffer(Path(path).read_bytes(), np.uint8).astype(np.int32)
+    filled = np.zeros(64 * SEQUENCE + 1, np.int32)
+    filled[: len(ids)] = ids
+    each = losses(filled[:-1].reshape(-1, SEQUENCE), filled[1:].reshape(-1, SEQUENCE))
+    return float(np.asarray(each, np.float64).reshape(-1)[: len(ids) - 1].sum())
+
+
+@pytest.mark.parametrize("mesh", [dict(data=8), dict(data=2, tensor=2, pipe=2)])
+def test_scores_are_those_of_the_model_called_whole(mesh: dict[str, int], run: Path, losses: Any) -> None:
+    files = texts(run)
+    report = evaluate(
+        str(run / "run"),
+        files,
+        {"mesh": mesh, "precision": "float32", "data.sequence": SEQUENCE, "data.batch": 8, "pipeline.microbatches": 1},
+    )
+    for score, path in zip(report.files, files, strict=True):
+        size = Path(path).stat().st_size
+        assert (score.name, score.tokens, score.bytes) == (Path(path).name, size - 1, size)
+        assert score.nats == pytest.approx(by_hand(losses, path), rel=1e-5)
+    assert report.total.nats == sum(score.nats for score in report.files)
+
+
+def test_the_command_prints_one_json_value(run: Path, capfd: Any) -> None:
+    arguments = ["eval", str(run / "run"), *texts(run), "--json", "--data.sequence", str(SEQUENCE)]
+    assert main(arguments) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert said["perplexity"] == pytest.approx(math.exp(said["loss"]))
+    assert said["bits_per_token"] == pytest.approx(said["loss"] / math.log(2))
+    assert [file["name"] for file in said["files"]] == ["long.txt", "short.txt"]
