@@ -104,7 +104,5 @@ def beyond(config: RunConfig, sizes: Sizes) -> list[str]:
         "pipeline.layers_per_stage": (config.pipeline.layers_per_stage, (None,)),
         "pipeline.overlap": (config.pipeline.overlap, (False,)),
     }
-    model = uncounted(sizes)
-    return [model] * (model is not None) + [
-        f"{k} = {value}" for k, (value, values) in known.items() if value not in values
-    ]
+    model = [what for what in [uncounted(sizes)] if what is not None]
+    return model + [f"{key} = {value}" for key, (value, values) in known.items() if value not in values]
