@@ -89,6 +89,9 @@ def train(
     if isinstance(loss, str):
         loss, overrides["loss"] = None, loss
     settings = load(config, overrides)
+    if model is not None:  # what `model.options` hold is for it, not for a family
+        family = f"{getattr(model, '__module__', '')}:{getattr(model, '__qualname__', type(model).__name__)}"
+        settings = settings.model_copy(update={"model": settings.model.model_copy(update={"family": family})})
     if settings.devices is not None:
         simulate_cpu_devices(settings.devices)
     distributed.start()
@@ -110,7 +113,7 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
     step = assemble.train_step(config, mesh, sources.vocab, model, loss)
     config = config.model_copy(update={"mesh": step.config.mesh})  # no axis is -1 any more
     layout = Layout(step)
-    record = of_run(config, assemble.model_sizes(config, sources.vocab), sources.identity, model)
+    record = of_run(config, assemble.model_sizes(config, sources.vocab), sources.identity)
     beginning = begin(config, layout, record, run_folder.note)
     profiler.check(config.steps - beginning.step, profile)
     with (

@@ -42,8 +42,9 @@ class Zero:
     def working(self, master: Params, dtype: Any) -> Params:
         """The weights that the pipeline gets, in the compute dtype."""
         gather = lambda weight, dim, spec: _gather(weight.astype(dtype), dim, spec)
-        cast = lambda weight, dim, spec: weight.astype(dtype)
-        return self._moved(master, gather, cast if self.level == 3 else gather)
+        if self.level in (1, 2) and collectives.axis_size(DATA) > 1:
+            return self._moved(master, gather)
+        return self._moved(master, gather, lambda weight, dim, spec: weight.astype(dtype))
 
     def accumulators(self, master: Params, working: Params, dtype: Any) -> Params:
         """Zeros to add gradients to."""
@@ -63,17 +64,23 @@ class Zero:
 
         The only data-parallel reduction of levels 0 and 1: once a step, after the pipeline.
         """
-        rest = lambda g, dim, spec: g if dim != UNCUT else _reduce(g, dim, spec)
-        return self._moved(accumulated, _reduce, rest if self.level >= 2 else _reduce)
+        if self.level <= 1 and collectives.axis_size(DATA) > 1:
+            return self._moved(accumulated, _reduce)
+        # What is cut is reduced already.
+        return self._moved(accumulated, _reduce, lambda g, dim, spec: g if dim != UNCUT else _reduce(g, dim, spec))
 
-    def _moved(self, params: Params, move: "Move", move_layer: "Move") -> Params:
-        """`move(array, dim, spec)` on every parameter; on blocks `move_layer`, a layer at a time.
+    def _moved(self, params: Params, move: "Move", move_stack: "Move | None" = None) -> Params:
+        """`move(array, dim, spec)` on every parameter; on the blocks' stacks `move_stack`, or `move` a layer at a time.
 
         On whole stacks a gather or scatter along an inner dim makes a transposed second copy.
         """
         rest = {k: jax.tree.map(move, v, self.dims[k], self.specs[k]) for k, v in params.items() if k != "blocks"}
-        blocks = lax.scan(lambda _, layer: (None, self._on_a_layer(move_layer, layer)), None, params["blocks"])[1]
-        return rest | {"blocks": blocks}
+        stacks = params["blocks"]
+        if move_stack is None:
+            moved = _by_layer(lambda layer: self._on_a_layer(move, layer), stacks)
+        else:
+            moved = jax.tree.map(move_stack, stacks, self.dims["blocks"], self.specs["blocks"])
+        return rest | {"blocks": moved}
 
     def _on_a_layer(self, move: "Move", layer: Params) -> Params:
         """`move` on the parameters of one layer: dims and specs without the leading dim of layers."""
@@ -82,6 +89,25 @@ class Zero:
             return move(array, dim if dim == UNCUT else dim - 1, P(*spec[1:]))
 
         return jax.tree.map(of_a_layer, layer, self.dims["blocks"], self.specs["blocks"])
+
+
+def _by_layer(function: Callable[[Params], Params], stacks: Params) -> Params:
+    """The stacks of `function(layer)`.
+
+    `lax.scan` would stack them into zeros that nothing ties to a time: XLA makes them when the step begins, and holds
+    them through the whole pipeline. These wait for the smallest of the stacks that are moved.
+    """
+    leaves, tree = jax.tree.flatten(stacks)
+    smallest = min(range(len(leaves)), key=lambda i: leaves[i].size)
+    zero, leaves[smallest] = lax.optimization_barrier((jnp.zeros(()), leaves[smallest]))
+    stacks, layers = tree.unflatten(leaves), len(leaves[0])
+    layer = lambda k: jax.tree.map(lambda stack: lax.dynamic_index_in_dim(stack, k, keepdims=False), stacks)
+    empty = jax.tree.map(lambda a: jnp.full((layers, *a.shape), zero, a.dtype), jax.eval_shape(function, layer(0)))
+
+    def step(k: jax.Array, done: Params) -> Params:
+        return jax.tree.map(lambda stack, a: lax.dynamic_update_index_in_dim(stack, a, k, 0), done, function(layer(k)))
+
+    return lax.fori_loop(0, layers, step, empty)
 
 
 Move = Callable[[jax.Array, int, P], jax.Array]

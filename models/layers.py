@@ -66,7 +66,7 @@ class RMSNorm(nnx.Module):
 
     def __init__(self, width: int, epsilon: float, offset: float = 0.0):
         self.epsilon, self.offset = epsilon, offset
-        self.scale = nnx.Param(jnp.full(width, 1 - offset), out_sharding=P(None))
+        self.scale = nnx.Param(jnp.full(width, 1 - offset, float), out_sharding=P(None))
 
     def __call__(self, x_BSH: jax.Array) -> jax.Array:
         x = x_BSH.astype(jnp.promote_types(x_BSH.dtype, jnp.float32))

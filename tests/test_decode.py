@@ -16,8 +16,6 @@ from meshkit.models.presets import sizes
 from meshkit.pipeline.stage import Context, functional, initial
 from tests.hf.test_transfer import write_folder
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 SMALL: dict[str, Any] = dict(layers=2, width=32, heads=4, kv_heads=4, head_dim=8, mlp_width=16, vocab=57, context=24)
 CASES: dict[str, dict[str, Any]] = {
     "gpt2": dict(preset="tiny-gpt2"),

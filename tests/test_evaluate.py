@@ -22,8 +22,6 @@ from meshkit.models.config_json import sizes_in
 from meshkit.pipeline.stage import Context, functional
 from tests.small_run import write_text
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 SEQUENCE = 16
 MODEL = dict(layers=2, width=16, heads=2, kv_heads=2, mlp_width=16)
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-KINDS = ("*.py", "*.toml", "py.typed", "static/index.html")
+KINDS = ("*.py", "*.toml", "*.csv", "py.typed", "static/index.html")
 
 
 def run(*words: str | Path, cwd: Path) -> str:

@@ -62,11 +62,9 @@ class Record:
         return dataclasses.asdict(self) | now
 
 
-def of_run(config: RunConfig, sizes: Sizes, data: str, model: Any = None) -> Record:
-    """The record of a run at step 0. data: `Sources.identity`; model: a class of the user's own."""
+def of_run(config: RunConfig, sizes: Sizes, data: str) -> Record:
+    """The record of a run at step 0. data: `Sources.identity`."""
     values = {f"model.{name}": value for name, value in dataclasses.asdict(sizes).items()}
-    if model is not None:
-        values["model.family"] = f"{model.__module__}:{model.__qualname__}"
     order = {"seed": config.seed, "data.sequence": config.data.sequence, "the training data": data}
     return Record(step=0, samples=0, model=_values(values), data=order, config=_values(config.model_dump()))
 

@@ -29,8 +29,6 @@ from meshkit.models.presets import Sizes
 from meshkit.models.published import PUBLISHED
 from meshkit.verify import canonical_leaves
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 SIZES = dict(layers=3, width=16, heads=4, kv_heads=2, head_dim=8, mlp_width=24, vocab=53, context=32)
 OPTIONS: dict[str, dict[str, Any]] = {
     "mistral": dict(window=5),

@@ -70,7 +70,7 @@ GOOD = "F0 F1    B0 B1\n.  F0+B0 F1+B1 .\n"
         ("", "g.txt: no rows: a schedule has a row of cells for each stage"),
         ("# only a remark\n", "g.txt: no rows"),
         (". .\n. .\n", "g.txt: it has no action: a table has F, or F and B, or F, I and W"),
-        ("F0 B0 I0\n", "g.txt: it has the kinds F, B, I: a table has F, or F and B, or F, I and W"),
+        ("F0 B0 I0\n", "g.txt: line 1 (stage 0), column 3 (tick 2), cell 'I0': I0: a table that has B, F has no I"),
         (
             "\nF0 F1 B0 B1\n# between\n. F0+B0 F1+B1\n",
             "g.txt: line 4 has 3 cells and line 2 has 4: every stage has a cell for every tick",

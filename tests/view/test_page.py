@@ -102,7 +102,7 @@ def test_a_runs_folder_brings_its_timeline(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("devices = 8\n[mesh]\npipe = 3\n", "takes a multiple of 3 devices"),
-        ('devices = 1\n[model]\nfamily = "own:Model"\n', "not of your own models"),
+        ('devices = 1\n[model]\nfamily = "own:Model"\n', "not of other models"),
         ('devices = 1\nprecision = "float64"\n', "precision = float64: it is one of bfloat16, float32"),
         ("[mesh]\npipe = 2\n", "needs to know how many devices"),
         ('devices = 2\n[pipeline]\nschedule = "my.txt"\n', "meshkit schedule my.txt draws a file"),
