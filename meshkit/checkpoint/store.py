@@ -186,6 +186,6 @@ def _policy(config: CheckpointConfig) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """One line of an error that may be long."""
+    """One line of an error that may be long: storage names a path several times before it says what was wrong."""
     text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:300]
+    return (text[0] if text else type(error).__name__)[:1000]
