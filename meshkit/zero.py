@@ -100,7 +100,7 @@ def _by_layer(function: Callable[[Params], Params], stacks: Params) -> Params:
     leaves, tree = jax.tree.flatten(stacks)
     smallest = min(range(len(leaves)), key=lambda i: leaves[i].size)
     zero, leaves[smallest] = lax.optimization_barrier((jnp.zeros(()), leaves[smallest]))
-    stacks, layers = tree.unflatten(leaves), len(leaves[0])
+    stacks, layers = jax.tree.unflatten(tree, leaves), len(leaves[0])
     layer = lambda k: jax.tree.map(lambda stack: lax.dynamic_index_in_dim(stack, k, keepdims=False), stacks)
     empty = jax.tree.map(lambda a: jnp.full((layers, *a.shape), zero, a.dtype), jax.eval_shape(function, layer(0)))
 
