@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[s
     return curve(logged(run.run_dir))
 
 
+def says(text: str) -> Callable[[str], bool]:
+    """Whether a line has `text` in it."""
+    return lambda line: text in line
+
+
 def test_killed_processes_are_noticed_and_the_run_goes_on(
     config: Path, whole: list[dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -51,7 +57,7 @@ def test_killed_processes_are_noticed_and_the_run_goes_on(
         before = saved(run.run_dir)
         assert before
         killed = run.signal(victim, signal.SIGKILL)
-        run.until(lambda line, victim=victim: f"process {victim} ended by SIGKILL" in line)  # type: ignore[misc]
+        run.until(says(f"process {victim} ended by SIGKILL"))
         print(f"process {victim}: noticed after {time.monotonic() - killed:.2f} s")
         assert time.monotonic() - killed < 10
         run.until(lambda line: line.startswith("launch: restart "))

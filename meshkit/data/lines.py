@@ -35,8 +35,8 @@ def texts(document: Document, file: IO[bytes], bad: Bad) -> Iterator[str]:
                 wrong = f"{FIELD!r} is a {type(text).__name__}, not a string"
             elif text.encode():  # fails on half of a character, which a string of JSON may hold
                 yield text
-        except UnicodeError as error:
-            wrong = f"not UTF-8: {error.reason}"  # type: ignore[attr-defined]
+        except (UnicodeDecodeError, UnicodeEncodeError) as error:
+            wrong = f"not UTF-8: {error.reason}"
         except ValueError as error:
             wrong = f"not JSON: {error}"
         except (KeyError, TypeError):
