@@ -127,12 +127,12 @@ def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _pod(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from meshkit.launch import pods
+    from meshkit.launch import pod_job, pods
     from meshkit.mesh import resolve
 
     config = load(options.config, overrides)
     config = config.model_copy(update={"mesh": resolve(config.mesh, options.nodes * options.devices_per_node)})
-    job = pods.Job(
+    job = pod_job.Job(
         options.config,
         config,
         dotted(overrides),
@@ -144,7 +144,7 @@ def _pod(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         options.grace,
         options.settle,
     )
-    return pods.run(job, pods.number())
+    return pods.run(job, pod_job.number(options.nodes))
 
 
 def _write(text: str, options: argparse.Namespace, config: RunConfig, name: str) -> Path:

@@ -7,66 +7,20 @@ there: two halves that lost sight of each other would otherwise both go on, in o
 """
 
 import contextlib
-import dataclasses
-import os
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from meshkit.config import RunConfig
 from meshkit.errors import RESTART, MeshkitError, counted
 from meshkit.launch import elastic
-from meshkit.launch.channel import CONNECT_SECONDS, Channel, Message, connect
-from meshkit.launch.supervisor import LOST_SECONDS, POLL_SECONDS, Ended, Meaning, Supervisor, end_with_parent, say
-from meshkit.launchers import ADDRESS, COUNT, INDEX, NUMBER
-from meshkit.overrides import words
+from meshkit.launch.channel import CONNECT_SECONDS, Channel, connect
+from meshkit.launch.follower import Follower, Remote
+from meshkit.launch.pod_job import Job, start, stop
+from meshkit.launch.supervisor import LOST_SECONDS, POLL_SECONDS, Ended, Meaning, Supervisor, say
 
 LOOK_SECONDS = 5.0
 """How often a leader looks for a pod with a lower number than its own, and says what it waits for."""
-
-TRAIN = [sys.executable, "-m", "meshkit", "train"]
-
-LOST = -9
-"""Stands for the exit code of a process whose pod is gone."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What all pods of a Job are told. config: on the whole mesh. nodes: pods, when none is lost; devices: of each.
-
-    least: nodes that are enough. hosts: host:port of JAX's coordinator in pod {}; the supervisors use the next port.
-    settle: seconds in which no pod comes or goes, after which those that are missing are not waited for.
-    """
-
-    path: str
-    config: RunConfig
-    overrides: Mapping[str, Any]
-    nodes: int
-    devices: int
-    least: int
-    hosts: str
-    restarts: int
-    grace: float
-    settle: float
-
-    def supervisor(self, pod: int) -> tuple[str, int]:
-        """Where the supervisor of a pod listens when it leads."""
-        host, _, port = self.hosts.format(pod).rpartition(":")
-        return host, int(port) + 1
-
-    @property
-    def quorum(self) -> int:
-        """Pods that a run needs."""
-        return self.nodes // 2 + 1
-
-    def fit(self, pods: int) -> RunConfig | None:
-        """The config on the largest mesh for so many pods; None: there is none, or they are too few."""
-        if pods < self.quorum:
-            return None
-        return elastic.fit(self.config, [n * self.devices for n in range(self.least, pods + 1)])
 
 
 def run(job: Job, pod: int) -> int:
@@ -76,7 +30,7 @@ def run(job: Job, pod: int) -> int:
         while True:
             leader = _look(job, pod)
             if leader is not None:
-                code, spent = _Follower(job, pod, leader, spent).follow(supervisor)
+                code, spent = Follower(job, pod, leader, spent).follow(supervisor)
             else:
                 with _Leader(job, pod, spent) as here:
                     code, spent = here.lead(supervisor), here.spent
@@ -86,123 +40,10 @@ def run(job: Job, pod: int) -> int:
                 return code
 
 
-def number(env: Mapping[str, str] = os.environ) -> int:
-    """Of this pod. Raises MeshkitError outside of an Indexed Job."""
-    if not env.get(INDEX, "").isdigit():
-        raise MeshkitError(f"{INDEX} is not set: `meshkit launch pod` is for the pods that `meshkit launch k8s` makes")
-    return int(env[INDEX])
-
-
 def _look(job: Job, pod: int) -> Channel | None:
     """The way to the pod with the lowest number that leads; None: none below this one does."""
     found = (connect(*job.supervisor(lower)) for lower in range(pod))
     return next((channel for channel in found if channel is not None), None)
-
-
-# --- a process, and who follows -------------------------------------------------------------------
-
-
-def _start(job: Job, part: Message) -> "subprocess.Popen[bytes]":
-    """This pod's process. part: its number, of how many, the address of the first, and the mesh."""
-    env = os.environ | {ADDRESS: part["address"], COUNT: str(part["count"]), NUMBER: str(part["number"])}
-    command = [*TRAIN, job.path, *words({**job.overrides, **part["mesh"]})]
-    return subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=end_with_parent
-    )
-
-
-def _stop(child: "subprocess.Popen[bytes]", seconds: float) -> int:
-    """Its exit code, after `seconds` at the latest."""
-    child.terminate()
-    try:
-        return child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        return child.wait()
-
-
-class _Follower:
-    """A pod that does what its leader says. spent: restarts that the run has had."""
-
-    def __init__(self, job: Job, pod: int, leader: Channel, spent: int) -> None:
-        self._job, self._leader, self._spent = job, leader, spent
-        self._child: subprocess.Popen[bytes] | None = None
-        leader.send({"pod": pod, "spent": spent})
-
-    def follow(self, supervisor: Supervisor) -> tuple[int | None, int]:
-        """Until the leader says that the run is over (its exit code), or is gone (None); and restarts so far."""
-        stopping = False
-        while True:
-            over = [code for message in self._leader.receive() if (code := self._obey(message)) is not None]
-            if over or self._leader.lost:
-                self._end()
-                return (over[0] if over else None), self._spent
-            if supervisor.stopped is not None and not stopping:
-                stopping = True
-                if self._child is not None:  # its process tells the others; they agree on a step
-                    self._child.terminate()
-            if self._child is not None and (code := self._child.poll()) is not None:
-                self._leader.send({"ended": code})
-                self._child = None
-            if stopping and self._child is None:
-                self._leader.close()
-                return None, self._spent
-            time.sleep(POLL_SECONDS)
-
-    def _obey(self, message: Message) -> int | None:
-        match message.get("say"):
-            case "start":
-                self._spent = message["spent"]
-                self._child = _start(self._job, message["part"])
-            case "end" if self._child is not None:
-                self._child.terminate()
-            case "kill" if self._child is not None:
-                self._child.kill()
-            case "over":
-                return int(message["code"])
-        return None
-
-    def _end(self) -> None:
-        if self._child is not None:
-            _stop(self._child, LOST_SECONDS)
-
-
-class _Remote:
-    """The process of a pod that follows, to its leader: what a supervisor needs of a process."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel, self.pod, self.spent = channel, -1, 0
-        self._code: int | None = None
-
-    def listen(self) -> None:
-        """Take in what it has said."""
-        for message in self.channel.receive():
-            if "pod" in message:
-                self.pod, self.spent = message["pod"], message["spent"]
-            if "ended" in message:
-                self._code = message["ended"]
-
-    def start(self, part: Message, spent: int) -> None:
-        """Start its process."""
-        self._code = None
-        self.channel.send({"say": "start", "part": part, "spent": spent})
-
-    def poll(self) -> int | None:
-        """The exit code, if its process has ended, or it is lost."""
-        self.listen()
-        return LOST if self._code is None and self.channel.lost else self._code
-
-    def terminate(self) -> None:
-        self.channel.send({"say": "end"})
-
-    def kill(self) -> None:
-        self.channel.send({"say": "kill"})
-
-    def wait(self) -> int:
-        """The exit code."""
-        while (code := self.poll()) is None:
-            time.sleep(POLL_SECONDS)
-        return code
 
 
 # --- who leads ------------------------------------------------------------------------------------
@@ -244,7 +85,7 @@ class _Leader:
 
     def __init__(self, job: Job, pod: int, spent: int) -> None:
         self._job, self._pod, self.spent = job, pod, spent
-        self._remotes: list[_Remote] = []
+        self._remotes: list[Remote] = []
         self._door = _open(job.supervisor(pod)[1])
         self._changed = self._looked = time.monotonic()
         self._lower: _Lower | None = None
@@ -297,7 +138,7 @@ class _Leader:
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._door.accept()
-                self._remotes.append(_Remote(Channel(connection)))
+                self._remotes.append(Remote(Channel(connection)))
                 self._remotes[-1].channel.send({"there": before})
         for remote in self._remotes:
             remote.listen()
@@ -352,12 +193,12 @@ class _Leader:
         say(f"pods {', '.join(map(str, [self._pod, *(member.pod for member in members)]))}: mesh {config.mesh}")
         for rank, member in enumerate(members, 1):
             member.start({**part, "number": rank}, self.spent)
-        own = _start(self._job, {**part, "number": 0})
+        own = start(self._job, {**part, "number": 0})
         try:
             return supervisor.watch([own, *members], lambda: self._is_enough(config))
         finally:
             if own.poll() is None:
-                _stop(own, LOST_SECONDS)
+                stop(own, LOST_SECONDS)
 
     def _is_enough(self, config: RunConfig) -> bool:
         """Whether the run shall save and end: too few are left to be sure that nobody else goes on with it, or a larger

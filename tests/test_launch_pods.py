@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshkit.cli import main
 from meshkit.errors import RESTART
 from meshkit.launch.channel import Channel
 from tests.launched import QUICKLY, STEPS, write_config
@@ -28,10 +29,10 @@ SETTLE = 1.0
 PODS = """
 import sys
 from meshkit.cli import main
-from meshkit.launch import channel, pods
+from meshkit.launch import channel, pod_job, pods
 
 channel.BEAT_SECONDS, channel.SILENT_SECONDS, pods.LOOK_SECONDS = 0.2, 2.0, 0.3
-pods.TRAIN = [sys.executable, sys.argv[1]]
+pod_job.TRAIN = [sys.executable, sys.argv[1]]
 sys.exit(main(sys.argv[2:]))
 """
 
@@ -185,6 +186,30 @@ def test_a_pod_that_is_told_to_end_ends_the_run_and_then_itself(pods: Callable[.
     job.start(1)
     job.until_started(4)
     assert job.end(0) == [0] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "said"),
+    [
+        (["--hosts=a:1"], {}, "--hosts a:1: write the host and port of pod {}, as NAME-{}.NAME:8476"),
+        (["--hosts=a-{}.a:1"], {}, "JOB_COMPLETION_INDEX is None, not a number under 4"),
+        (["--hosts=a-{}.a:1"], {"JOB_COMPLETION_INDEX": "4"}, "JOB_COMPLETION_INDEX is 4, not a number under 4"),
+    ],
+)
+def test_mistakes_say_what_to_mend(
+    words: list[str],
+    env: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    command = ["launch", "pod", str(write_config(tmp_path, data=4)), "--nodes=4", "--devices-per-node=2", "--least=1"]
+    assert main([*command, *words]) == 1
+    assert said in capsys.readouterr().err
 
 
 def test_strangers_and_silence() -> None:
