@@ -52,8 +52,23 @@ def nodes(config: RunConfig, count: int, gpus: int | None, per: str, least: int 
             f"--elastic min={least}: {counted(count, 'node')} of {a_node} have {count * a_node} devices: choose from "
             f"{a_node} to {count * a_node}"
         )
+    if least is not None:
+        _check_elastic(config, count, a_node, least)
     processes = a_node if per == "gpu" and total is None else 1
     return Nodes(count, processes, a_node, total is not None, None if least is None else -(-least // a_node)), config
+
+
+def _check_elastic(config: RunConfig, count: int, devices: int, least: int) -> None:
+    """Raises MeshkitError when a run that loses a node could not go on."""
+    fewest = -(-least // devices)
+    if elastic.fit(config, [n * devices for n in range(fewest, count)]) is not None:
+        return
+    smaller = elastic.fit(config, [n * devices for n in range(1, fewest)])
+    way = "leave --elastic out" if smaller is None else f"choose min={smaller.mesh.devices} or less"
+    raise MeshkitError(
+        f"--elastic min={least}: with a node lost {(count - 1) * devices} devices are left, and no mesh of {least} or "
+        f"more of them is legal: {way}"
+    )
 
 
 def overrides_on(nodes: Nodes, overrides: Mapping[str, Any]) -> dict[str, Any]:

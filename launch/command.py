@@ -53,6 +53,15 @@ def add(commands: Any) -> None:
     fit.add_argument("--nodes", type=int, required=True, metavar="N", help="nodes there are")
     fit.add_argument("--devices-per-node", type=int, required=True, metavar="N", help="devices of a node")
     fit.add_argument("--least", type=int, default=1, metavar="N", help="nodes to use at least (default: 1)")
+
+    pod = add_command(ways, "pod", _pod, "one pod of an elastic Job (for manifests)")
+    pod.add_argument("--nodes", type=int, required=True, metavar="N", help="pods of the Job, one a node")
+    pod.add_argument("--devices-per-node", type=int, required=True, metavar="N", help="devices of a node")
+    pod.add_argument("--least", type=int, required=True, metavar="N", help="nodes to go on with at least")
+    pod.add_argument("--hosts", required=True, metavar="HOST:PORT", help="of pod {}, as NAME-{}.NAME:8476")
+    pod.add_argument("--restarts", type=int, default=0, metavar="N", help="from the last checkpoint (default: 0)")
+    pod.add_argument("--grace", type=int, default=120, metavar="S", help="seconds to save in (default: 120)")
+    pod.add_argument("--settle", type=float, default=60.0, metavar="S", help="to wait for missing pods (default: 60)")
     for way in ways.choices.values():
         way.usage = f"{way.prog} CONFIG [options] [--KEY VALUE …]"
         way.epilog = "KEY: any config key; meshkit train --help lists them."
@@ -94,12 +103,9 @@ def _slurm(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _k8s(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from meshkit.launch import cluster, k8s
 
-    if options.elastic is not None:
-        raise MeshkitError(
-            "--elastic is not there for Kubernetes: a Job waits until a lost node is replaced. To go on with fewer, "
-            "delete the Job and launch again with fewer --nodes: the run resumes on any mesh"
-        )
-    nodes, config = cluster.nodes(load(options.config, overrides), options.nodes, options.gpus_per_node, "node", None)
+    nodes, config = cluster.nodes(
+        load(options.config, overrides), options.nodes, options.gpus_per_node, "node", _least(options)
+    )
     cluster.check_restarts(config, options.restarts)
     name = options.name or re.sub(r"[^a-z0-9-]", "-", Path(options.config).stem.lower()).strip("-")
     wishes = k8s.Wishes(name, options.image, options.claim, options.grace, options.restarts)
@@ -118,6 +124,27 @@ def _fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     used, changes = cluster.fit(load(options.config, overrides), options.nodes, options.devices_per_node, options.least)
     print(json.dumps({"nodes": used, **changes}) if options.json else f"{used} {shlex.join(words(changes))}")
     return 0
+
+
+def _pod(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from meshkit.launch import pod_job, pods
+    from meshkit.mesh import resolve
+
+    config = load(options.config, overrides)
+    config = config.model_copy(update={"mesh": resolve(config.mesh, options.nodes * options.devices_per_node)})
+    job = pod_job.Job(
+        options.config,
+        config,
+        dotted(overrides),
+        options.nodes,
+        options.devices_per_node,
+        options.least,
+        options.hosts,
+        options.restarts,
+        options.grace,
+        options.settle,
+    )
+    return pods.run(job, pod_job.number(options.nodes))
 
 
 def _write(text: str, options: argparse.Namespace, config: RunConfig, name: str) -> Path:

@@ -1,5 +1,6 @@
 """`meshkit launch k8s`: an Indexed Job of one pod a node, its headless service and its config, as YAML. No JAX.
 
+A pod trains, or, where the run is elastic, is a supervisor (`pods.py`) that agrees with the others who trains.
 Every value goes through a YAML writer, so that no path or name can break the file.
 """
 
@@ -19,6 +20,7 @@ from meshkit.launchers import ADDRESS, COUNT, PREEMPTED_EXIT
 from meshkit.overrides import words
 
 PORT = 8476  # of process 0, as JAX's own examples have it
+LEAST_ELASTIC = 3  # of two nodes, one is not more than half
 CONFIG_FOLDER, RUNS_FOLDER = "/etc/meshkit", "/runs"
 
 
@@ -36,8 +38,17 @@ class Wishes:
 def manifests(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Nodes, wishes: Wishes) -> str:
     """The YAML to `kubectl apply`: its head says how."""
     _check_name(wishes.name, nodes.count)
-    documents = [_config_map(path, wishes), _service(wishes), _job(path, config, overrides, nodes, wishes)]
-    return HEAD.format(name=wishes.name) + yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    if nodes.least is not None and nodes.count < LEAST_ELASTIC:
+        raise MeshkitError(
+            f"--elastic with --nodes {nodes.count}: a run in Kubernetes goes on while more than half of its nodes are "
+            f"there, so that none of {nodes.count} can be spared: take --nodes {LEAST_ELASTIC} or more, or leave "
+            "--elastic out: a Job waits until a lost node is replaced"
+        )
+    documents = [_config_map(path, wishes), _service(nodes, wishes), _job(path, config, overrides, nodes, wishes)]
+    follow = FOLLOW[nodes.least is not None].format(name=wishes.name)
+    return HEAD.format(name=wishes.name, follow=follow) + yaml.dump_all(
+        documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True
+    )
 
 
 class _Dumper(yaml.SafeDumper):
@@ -51,10 +62,16 @@ _Dumper.add_representer(
 
 
 HEAD = """# Written by `meshkit launch k8s`.  kubectl apply -f FILE
-# Follow process 0:  kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0
+# {follow}
 # Save and end:      kubectl delete job {name}  (SIGTERM, then SIGKILL after the grace period)
-# A pod that fails is made anew, the others fail with it, and the run goes on from the last checkpoint.
+# A pod that fails is made anew, and the run goes on from the last checkpoint.
 """
+
+FOLLOW = {
+    False: "Follow process 0:  kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0",
+    True: "Follow all pods:   kubectl logs -f -l job-name={name} --prefix --max-log-requests=1000",
+}
+"""By whether the run is elastic."""
 
 
 def _config_map(path: str, wishes: Wishes) -> dict[str, Any]:
@@ -66,7 +83,7 @@ def _config_map(path: str, wishes: Wishes) -> dict[str, Any]:
     }
 
 
-def _service(wishes: Wishes) -> dict[str, Any]:
+def _service(nodes: Nodes, wishes: Wishes) -> dict[str, Any]:
     """Headless: gives each pod a name of its own in DNS, before it is ready, as nobody is ready before process 0."""
     return {
         "apiVersion": "v1",
@@ -76,12 +93,14 @@ def _service(wishes: Wishes) -> dict[str, Any]:
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": {"job-name": wishes.name},
-            "ports": [{"name": "coordinator", "port": PORT}],
+            "ports": [{"name": f"port-{port}", "port": port} for port in _ports(nodes)],
         },
     }
 
 
 def _job(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Nodes, wishes: Wishes) -> dict[str, Any]:
+    # Elastic: a pod whose node is gone never ends, so the run is complete as soon as one pod says so.
+    complete = {"successPolicy": {"rules": [{"succeededCount": 1}]}} if nodes.least is not None else {}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -90,6 +109,7 @@ def _job(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Node
             "completionMode": "Indexed",
             "completions": nodes.count,
             "parallelism": nodes.count,
+            **complete,
             # One lost pod makes all fail: a restart of the run is one of every pod.
             "backoffLimit": wishes.restarts * nodes.count,
             "podFailurePolicy": {
@@ -107,14 +127,15 @@ def _job(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Node
 
 def _pod(config: RunConfig, overrides: Mapping[str, Any], nodes: Nodes, wishes: Wishes) -> dict[str, Any]:
     run_dir = f"{RUNS_FOLDER}/{Path(config.run_dir).name}"
-    train = ["meshkit", "train", f"{CONFIG_FOLDER}/run.toml", *words({**overrides, "run_dir": run_dir})]
-    train = [word.replace("$(", "$$(") for word in train]  # else Kubernetes puts in variables
+    action = ["train"] if nodes.least is None else ["launch", "pod", *_elastic(nodes, nodes.least, wishes)]
+    command = ["meshkit", *action, f"{CONFIG_FOLDER}/run.toml", *words({**overrides, "run_dir": run_dir})]
+    command = [word.replace("$(", "$$(") for word in command]  # else Kubernetes puts in variables
     container = {
         "name": "train",
         "image": wishes.image,
-        "command": train,
+        "command": command,
         "env": [{"name": name, "value": value} for name, value in _environment(nodes, wishes).items()],
-        "ports": [{"containerPort": PORT}],
+        "ports": [{"containerPort": port} for port in _ports(nodes)],
         **({} if nodes.simulated else {"resources": {"limits": {"nvidia.com/gpu": nodes.devices}}}),
         "volumeMounts": [
             {"name": "config", "mountPath": CONFIG_FOLDER},
@@ -141,12 +162,35 @@ def _apart(wishes: Wishes) -> dict[str, Any]:
     return {"labelSelector": {"matchLabels": {"job-name": wishes.name}}, "topologyKey": "kubernetes.io/hostname"}
 
 
+def _hosts(wishes: Wishes) -> str:
+    """Where JAX's coordinator listens in pod {}."""
+    return f"{wishes.name}-{{}}.{wishes.name}:{PORT}"
+
+
+def _ports(nodes: Nodes) -> list[int]:
+    """Of JAX's coordinator, and of the supervisors where there are any."""
+    return [PORT] if nodes.least is None else [PORT, PORT + 1]
+
+
+def _elastic(nodes: Nodes, least: int, wishes: Wishes) -> list[str]:
+    """Options of the supervisor that each pod runs (`pods.py`)."""
+    options = {
+        "nodes": nodes.count,
+        "devices-per-node": nodes.devices,
+        "least": least,
+        "hosts": _hosts(wishes),
+        "restarts": wishes.restarts,
+        "grace": wishes.grace,
+    }
+    return [f"--{name}={value}" for name, value in options.items()]
+
+
 def _environment(nodes: Nodes, wishes: Wishes) -> dict[str, str]:
     """The pod's number comes from Kubernetes itself (JOB_COMPLETION_INDEX)."""
     gpu = {} if nodes.simulated else {name: value for name, (value, _) in flags.environment().items()}
+    place = {ADDRESS: _hosts(wishes).format(0), COUNT: str(nodes.count)}
     return {
-        ADDRESS: f"{wishes.name}-0.{wishes.name}:{PORT}",
-        COUNT: str(nodes.count),
+        **(place if nodes.least is None else {}),  # else the supervisors agree on it
         PREEMPTED_EXIT: str(RESTART),
         "PYTHONUNBUFFERED": "1",
         **gpu,

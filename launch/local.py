@@ -1,10 +1,8 @@
 """`meshkit launch local`: real processes on this machine, each with simulated devices, that talk over Gloo. No JAX."""
 
 import contextlib
-import ctypes
 import dataclasses
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +15,7 @@ from meshkit.config import RunConfig
 from meshkit.errors import RESTART, MeshkitError, counted
 from meshkit.launch import elastic
 from meshkit.launch.cluster import check_restarts
-from meshkit.launch.supervisor import Ended, Meaning, Supervisor, say, spell
+from meshkit.launch.supervisor import Ended, Meaning, Supervisor, end_with_parent, say, spell
 from meshkit.launchers import ADDRESS, COUNT, NUMBER, PREEMPTED_EXIT
 from meshkit.mesh import resolve
 from meshkit.overrides import words
@@ -152,7 +150,7 @@ def _started(job: Job) -> Iterator[Sequence[subprocess.Popen[Any]]]:
                         stdout=log,
                         stderr=log,
                         start_new_session=True,
-                        preexec_fn=_end_with_parent,
+                        preexec_fn=end_with_parent,
                     )
                 )
             yield processes
@@ -160,11 +158,6 @@ def _started(job: Job) -> Iterator[Sequence[subprocess.Popen[Any]]]:
             for process in processes:
                 process.kill()
                 process.wait()
-
-
-def _end_with_parent() -> None:
-    """Linux sends SIGTERM to this process when its supervisor is gone, however that ended."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _free_port() -> int:

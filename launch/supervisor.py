@@ -3,15 +3,15 @@
 What the end of a process means is in one table, `meaning`: it holds for every launcher.
 """
 
+import ctypes
 import dataclasses
 import enum
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from meshkit.errors import RESTART
 
@@ -63,7 +63,24 @@ class Ended:
         return meaning(self.code)
 
 
-Processes = Sequence[subprocess.Popen[Any]]
+class Process(Protocol):
+    """What a supervisor needs of a process; `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
+
+
+Processes = Sequence[Process]
+
+
+def never() -> bool:
+    """A run that nobody wants to end early."""
+    return False
 
 
 class Supervisor:
@@ -82,13 +99,18 @@ class Supervisor:
         """The signal that the supervisor was asked to stop with."""
         return self._signals[0] if self._signals else None
 
-    def watch(self, processes: Processes) -> Ended:
-        """Until all have ended; when one ends badly, or a signal comes, the others are made to end."""
+    def watch(self, processes: Processes, enough: Callable[[], bool] = never) -> Ended:
+        """Until all have ended; when one ends badly, or a signal comes, the others are made to end.
+
+        enough: asked at every look; once it is so, all are asked to save and end.
+        """
         while True:
             codes = [process.poll() for process in processes]
             bad = [number for number, code in enumerate(codes) if code]
             if self.stopped is not None:
                 self._say(f"{signal.Signals(self.stopped).name}: the run saves and ends, within {self._grace:g} s")
+                return Ended(self._end(processes, self._grace))
+            if not any(codes) and enough():
                 return Ended(self._end(processes, self._grace))
             if bad:
                 first = _first(bad, codes)
@@ -132,6 +154,11 @@ def _first(bad: list[int], codes: Sequence[int | None]) -> int:
     """Of several found ended at once, the cause: a lost one makes others abort, not the other way round."""
     order = [Meaning.LOST, Meaning.MISTAKE, Meaning.RESTART]
     return min(bad, key=lambda number: order.index(meaning(codes[number] or 0)))
+
+
+def end_with_parent() -> None:
+    """Linux sends SIGTERM to the calling process when its parent is gone, however that ended."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def spell(code: int) -> str:

@@ -17,7 +17,7 @@ OWN_OPTIONS = {
     *("--coordinator", "--process"),
     *("--processes", "--devices-per-process", "--grace", "--restarts", "--elastic"),
     *("--nodes", "--gpus-per-node", "--per", "--time", "--sbatch", "--submit", "--name", "--out"),
-    *("--image", "--claim", "--devices-per-node", "--least"),
+    *("--image", "--claim", "--devices-per-node", "--least", "--hosts", "--settle"),
 }
 """Options of `train`, `verify`, `compile`, `eval` and `launch` that are not config keys."""
 

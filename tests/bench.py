@@ -41,6 +41,7 @@ def main() -> None:
         return
     figures = {"model": sizes, "cores": os.cpu_count(), "import_seconds": import_seconds()}
     figures["first_step_seconds"] = first_step_in_a_new_process(options.small)
+    figures["plan_seconds"] = plan_seconds()
     figures["steps"] = steps(sizes, options.rounds)
     if not options.small:
         figures |= json.loads(_python("-m", "tests.bench_schedules"))
@@ -58,6 +59,30 @@ def import_seconds() -> float:
         "assert 'jax' not in sys.modules"
     )
     return statistics.median(float(_python("-c", program)) for _ in range(5))
+
+
+PLANS = (
+    ("llama3-70b", "4096xh100", 512),
+    ("llama3-405b", "16384xh100", 2048),
+)
+"""Model, cluster, global batch."""
+
+
+def plan_seconds() -> dict[str, dict[str, float]]:
+    """Plan -> seconds of the search in a process that has planned nothing before, and of the whole command."""
+    found = {}
+    for model, cluster, batch in PLANS:
+        program = (
+            "import sys, time, meshkit; from meshkit.planner import search; start = time.perf_counter(); "
+            f"meshkit.plan(model={model!r}, cluster={cluster!r}, global_batch={batch}); "
+            "print(time.perf_counter() - start)"
+        )
+        seconds = float(_python("-c", program))
+        command = ("plan", "--model", model, "--cluster", cluster, "--global-batch", str(batch))
+        start = time.perf_counter()
+        _python("-m", "meshkit", *command)
+        found[f"{model} on {cluster}"] = {"search": seconds, "command": time.perf_counter() - start}
+    return found
 
 
 def first_step_in_a_new_process(small: bool) -> float:
@@ -233,6 +258,8 @@ def show(figures: dict[str, Any]) -> None:
         if key in figures:
             console.print(_predictions(title, figures[key]))
     console.print(f"import meshkit: {figures['import_seconds']:.3f} s (aim < 0.3, without JAX)")
+    for name, took in figures["plan_seconds"].items():
+        console.print(f"meshkit plan, {name}: search {took['search']:.2f} s, command {took['command']:.2f} s (aim < 2)")
     console.print(f"to the end of the first step, (2,2,2): {figures['first_step_seconds']:.1f} s")
 
 

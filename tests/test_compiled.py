@@ -273,6 +273,12 @@ def test_tensor_peers_talk_twice_a_layer_and_pass() -> None:
     }
 
 
+def test_what_is_kept_stays_cut_as_it_was_made() -> None:
+    """Queries have the shape of an activation here; kept by heads, they are not turned to the sequence and back."""
+    program = compiled(Layout(1, 2, 2, "gpipe", "selective"))
+    assert "all-to-all" not in {c.kind for c in over(program, TENSOR)}
+
+
 def test_without_tensor_peers_nobody_talks_over_tensor_or_in_a_layer() -> None:
     program = compiled(PIPELINE)
     assert over(program, TENSOR) == []

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from meshkit import launchers
-from meshkit.cli import main
+from meshkit.cli import _parser, main
 from meshkit.config import load
 from meshkit.launch import flags
 from meshkit.launchers import Place
@@ -45,9 +45,13 @@ def as_run(command: list[str]) -> list[str]:
     return [word.replace("$$(", "$(") for word in command]
 
 
+ELASTIC = ("--elastic", "min=8")
+
+
+@pytest.mark.parametrize("elastic", [(), ELASTIC])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_manifests_are_what_kubernetes_takes(written: Any, version: str) -> None:
-    for document in written("--nodes", "4", "--restarts", "3"):
+def test_manifests_are_what_kubernetes_takes(written: Any, version: str, elastic: tuple[str, ...]) -> None:
+    for document in written("--nodes", "4", "--restarts", "3", *elastic):
         kubernetes_validate.validate(document, version, strict=True)
 
 
@@ -91,12 +95,33 @@ def test_the_pods_command_is_read_as_it_was_meant(written: Any) -> None:
     assert read.model.rope_scaling.factor == 2.0
 
 
+def test_pods_of_an_elastic_job_are_supervisors_that_find_one_another(written: Any) -> None:
+    _, service, job = written("--nodes", "4", "--restarts", "3", "--data.text", "$(x)", *ELASTIC)
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    assert spec["successPolicy"] == {"rules": [{"succeededCount": 1}]}, "the pod of a lost node never ends"
+    [container] = pod["containers"]
+    command = as_run(container["command"])
+    assert command[:3] == ["meshkit", "launch", "pod"]
+    options, overrides = split_overrides(command[2:])
+    parsed = _parser().parse_args(["launch", *options])
+    assert (parsed.nodes, parsed.devices_per_node, parsed.least, parsed.restarts) == (4, 8, 1, 3)
+    assert parsed.hosts.format(2) == "my-run-2.my-run:8476"
+    assert overrides == {"data.text": ["$(x)"], "run_dir": "/runs/one"}
+    ports = [port["port"] for port in service["spec"]["ports"]]
+    assert ports == [port["containerPort"] for port in container["ports"]] == [8476, 8477]
+    env = {item["name"] for item in container["env"]}
+    assert not env & set(launchers.BY_HAND), "who takes part, the supervisors agree on"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--name", "Big_Run"], "--name Big_Run: Kubernetes takes small letters, digits"),
         (["--name", "a" * 62], "at most 61"),
-        (["--elastic", "min=8", "--restarts", "1"], "--elastic is not there for Kubernetes"),
+        (["--elastic", "min=8"], "--elastic needs --restarts N"),
+        (["--elastic", "min=8", "--restarts", "1", "--nodes", "2"], "take --nodes 3 or more, or leave --elastic out"),
+        (["--elastic", "min=24", "--restarts", "1"], "no mesh of 24 or more of them is legal: choose min=16"),
+        (["--elastic", "min=32", "--restarts", "1"], "with a node lost 24 devices are left"),
         (["--mesh.tensor", "5"], "there are 32"),
     ],
 )

@@ -27,7 +27,14 @@ Saved = Any
 
 
 class LayerPolicy(Protocol):
-    """What one layer saves going forward, and its backward from that."""
+    """What one layer saves going forward, and its backward from that.
+
+    as_made: whether what it saves is kept cut over tensor as it was made; else, what has the shape of an activation is
+    kept cut along the sequence, even where it was gathered.
+    """
+
+    @property
+    def as_made(self) -> bool: ...
 
     def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]: ...
 
@@ -38,6 +45,8 @@ class LayerPolicy(Protocol):
 
 class SaveInput:
     """Save the layer's input; go forward through the layer again before going backward (arXiv 1604.06174)."""
+
+    as_made = False
 
     def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]:
         return block(params, x_BSH, context), x_BSH
@@ -58,6 +67,11 @@ class SaveResiduals:
     """
 
     saveable: Callable[..., bool] | None = None
+
+    @property
+    def as_made(self) -> bool:
+        """Products are never gathered; and queries, which may have the shape of an activation, are cut by heads."""
+        return self.saveable is not None
 
     def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]:
         y_BSH, pullback = self._vjp(block, params, x_BSH, context)
@@ -118,7 +132,8 @@ def empty(
 
     def layers(leading: tuple[int, ...]) -> Saved:
         def one(a: jax.ShapeDtypeStruct) -> jax.Array:
-            return (empty_activations if a.shape == x_BSH.shape else buffers.empty)(leading, a, space)
+            along_sequence = a.shape == x_BSH.shape and not policy.as_made
+            return (empty_activations if along_sequence else buffers.empty)(leading, a, space)
 
         return jax.tree.map(one, saved_shapes(policy, block, chunk, blocks, x_BSH))
 

@@ -66,15 +66,18 @@ class Group:
 @functools.lru_cache(maxsize=4096)
 def group(size: int, stride: int, devices: int, per_node: int, per_rack: int) -> Group:
     """The group of `size` devices that are `stride` apart, among `devices`. per_rack: devices of a rack."""
-    period = min(devices, math.lcm(size * stride, per_node, per_rack))
-    spread = {}
-    for unit in (per_node, per_rack):
-        most = 1
-        for start in range(0, period, size * stride):
-            for first in {start, start + stride - 1}:
-                most = max(most, len({(first + k * stride) // unit for k in range(size)}))
-        spread[unit] = size / most
-    return Group(size, spread[per_node], spread[per_rack])
+    return Group(size, *(size / _most_units(size, stride, devices, unit) for unit in (per_node, per_rack)))
+
+
+def _most_units(size: int, stride: int, devices: int, unit: int) -> int:
+    """How many nodes (or racks) of `unit` devices such a group touches at most."""
+    period = min(devices, math.lcm(size * stride, unit))
+    if stride >= unit:
+        return size  # no two share one
+    # Fewer than a unit lies between neighbours, so that from the first to the last none is left out.
+    starts = range(0, period, size * stride)
+    firsts = (first for start in starts for first in (start, start + stride - 1))
+    return max((first + (size - 1) * stride) // unit - first // unit + 1 for first in firsts)
 
 
 def groups(mesh: MeshShape, cluster: Cluster) -> dict[str, Group]:
@@ -97,6 +100,8 @@ def parse(text: str, per_node: int | None = None) -> Cluster:
 
     per_node: devices of a node, instead of the accelerator's usual. Raises MeshkitError for anything else.
     """
+    if per_node is not None and per_node < 1:
+        raise MeshkitError(f"--nodes-of {per_node}: a node has at least 1 device")
     if text.endswith(".toml"):
         return from_toml(Path(text), per_node)
     match = re.fullmatch(r"(\d+)\s*[x×]\s*([\w.-]+)", text)

@@ -48,6 +48,10 @@ REASONS = (
 """What a compiler says when a part of it is missing -> a clause for the user."""
 
 
+CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl::")
+"""Lines that XLA writes however a compilation goes."""
+
+
 def compile_step(
     config: RunConfig,
     cluster: Cluster,
@@ -153,7 +157,7 @@ def _post_mortem(code: int, stderr: str, for_gpus: bool) -> str:
         how = f"crashed ({signal.Signals(-code).name})"
         if -code == signal.SIGKILL:
             how += ", as when this machine runs out of memory"
-    lines = [line for line in stderr.splitlines() if line.strip()]
+    lines = [line for line in stderr.splitlines() if line.strip() and not CHATTER.match(line)]
     said = "\n".join(f"  {line[:400]}" for line in lines[-8:])
     return f"the compiler {how}" + f"; {LEGALITY}" * for_gpus + (f". Its last words:\n{said}" if said else "")
 

@@ -87,10 +87,10 @@ def table(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
 def _loads(name: str, stages: int, m: int, chunks: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Layers by kind that stages go through in a tick, [tick, stage, kind], of ticks that differ; how often each is."""
     schedule = table(name, stages, m, chunks)
-    loads, group = np.zeros((schedule.ticks, stages, len(schedule.kinds)), int), np.arange(stages * chunks)
-    for number, kind in enumerate(schedule.kinds):
-        when = schedule.ticks_of(kind)
-        np.add.at(loads[..., number], (when, np.broadcast_to(group % stages, when.shape)), np.asarray(counts))
+    loads = np.zeros((schedule.ticks, stages, len(schedule.kinds)), int)
+    kinds = {kind: number for number, kind in enumerate(schedule.kinds)}
+    for tick, stage, action in schedule:
+        loads[tick, stage, kinds[action.kind]] += counts[action.chunk * stages + stage]
     return np.unique(loads, axis=0, return_counts=True)
 
 

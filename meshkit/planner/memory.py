@@ -71,8 +71,14 @@ def _activations(
     # The inputs of linears that are cut by columns are held whole, as they were gathered.
     whole = 2 * sizes.width
     held = counts["held"] * rows * tokens * work.element * (whole + (held_elements(sizes) - whole) / T)
+    turned = TURNED[recompute] * counts["kept"] * rows * activation if microbatch > 1 and T > 1 and stages > 1 else 0
     # Beside the slots, what a tick hands over, each way.
-    return (counts["inputs"] + counts["gradients"] + 2) * activation + kept + held
+    return (counts["inputs"] + counts["gradients"] + 2) * activation + kept + turned + held
+
+
+TURNED = {"full": 0, "selective": 2, "none": 4}
+"""Of what a layer keeps, arrays [samples, sequence/T, width] in the dtype of its arithmetic. Of several samples XLA
+gathers the sequence with it outermost, and turns whole stacks of them between the pipeline's phases: both are there."""
 
 
 @functools.lru_cache(maxsize=4096)

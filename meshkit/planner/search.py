@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 
 from meshkit.config import MeshShape
@@ -110,7 +111,9 @@ def _schedules(job: Job, mesh: MeshShape, m: int) -> Iterator[tuple[str, int]]:
 
 
 def _divisors(n: int) -> list[int]:
-    return [k for k in range(1, n + 1) if n % k == 0]
+    """Ascending."""
+    small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
+    return small + [n // k for k in reversed(small) if k * k < n]
 
 
 def _illegal(job: Job, cluster: Cluster) -> str:

@@ -206,6 +206,7 @@ def test_without_cudnn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         ("import os; os.abort()", r"the compiler crashed \(SIGABRT\)"),
         ("import os; os.kill(os.getpid(), 9)", r"crashed \(SIGKILL\), as when this machine runs out of memory"),
         ("raise RuntimeError('what it says last')", "ended with exit code 1(.|\n)*RuntimeError: what it says last"),
+        ("exit('I0000 00:00 a.cc:1] here I am\\nfails')", r"exit code 1\. Its last words:\n  fails$"),
         ("import time; time.sleep(600)", r"took more than 2 s and was stopped: give it more with --timeout"),
         ("exit('UNIMPLEMENTED: No PTX compilation provider is available.')", "it has no ptxas: pip install"),
         ("exit('INTERNAL: libdevice not found at ./libdevice.10.bc')", "it has no libdevice: pip install"),

@@ -139,6 +139,7 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
         ("--model llama3-8b --explain 999999", "rows go from 1"),
         ("--model llama3-8b --mesh 8,4", "three numbers"),
         ("--model llama3-8b --cluster 9xh100", "do not fill nodes"),
+        ("--model llama3-8b --cluster 8xh100 --nodes-of 0", "--nodes-of 0: a node has at least 1 device"),
     ],
 )
 def test_a_users_mistake_is_a_sentence(options: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
