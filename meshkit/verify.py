@@ -66,8 +66,10 @@ class Report:
             # Gradients have a row for every leaf, parameters one for the worst.
             separator = " " if row.quantity == "gradient" else "\n  worst: " if row.leaf else ""
             colour = "green" if row.ok else "bold red"
-            error = f"[{colour}]{row.error:.1e}{'' if row.ok else ' FAILED'}[/]"
-            table.add_row(f"{row.quantity}{separator}{row.leaf}", error, f"{row.bound:.1e}", f"{row.absolute:.1e}")
+            found = f"{row.error:.1e}" if row.compared else "nothing compared:"
+            error = f"[{colour}]{found}{'' if row.ok else ' FAILED'}[/]"
+            quantity = f"{row.quantity} ({row.compared:.0%} of them)" if row.compared < 1 else row.quantity
+            table.add_row(f"{quantity}{separator}{row.leaf}", error, f"{row.bound:.1e}", f"{row.absolute:.1e}")
         console = console or Console()
         console.print(f"[bold]{self.layout}[/]", table, *(f"– {note}" for note in self.notes), sep="\n")
         console.print(f"[bold]This layout {'trains' if self.ok else 'does NOT train'} as one device would.[/]")
@@ -246,4 +248,6 @@ def _legend(config: RunConfig) -> list[str]:
         *precise,
         f"{config.precision}: distance from the float64 result (root mean square ÷ that of the leaf); must be at most "
         f"{compare.RATIO:g} times that of one device in {config.precision}, or of what dtypes round",
+        f"parameters: in {config.precision} only those whose every gradient is more than {compare.DEVIATIONS:g} times "
+        "what rounding makes of it; a leaf with gradients of which none is has nothing compared, and fails",
     ]

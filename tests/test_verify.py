@@ -143,6 +143,34 @@ def test_rounding_where_nothing_else_is_left_does_not_fail() -> None:
     assert not all(row.ok for row in compare.exactly(with_bias(1e-4), with_bias(-1e-4)))
 
 
+def test_a_leaf_of_which_rounding_leaves_nothing_to_compare_does_not_pass() -> None:
+    """Its gradients are real, but what one device rounds is more: whatever the layout made of it, nobody looked."""
+
+    def with_scale(rounded: float, updated: float) -> Course:
+        leaves = {"w": np.ones(3), "scale": np.full(3, 0.1) + rounded}
+        return Course(np.ones(1), np.ones(1), [leaves], {"w": np.ones(3), "scale": np.full(3, updated)})
+
+    def failed(got: Course, one: Course) -> list[tuple[str, float]]:
+        rows = compare.roughly(got, one, with_scale(0.0, 1.0), "bfloat16", 0.0078)
+        return [(row.leaf, row.compared) for row in rows if not row.ok]
+
+    assert failed(with_scale(0.001, 1.0), with_scale(0.001, 1.0)) == []
+    assert failed(with_scale(0.02, 1.0), with_scale(0.02, 1.0)) == [("scale", 0.0)]
+    assert failed(with_scale(0.02, 9.0), with_scale(0.02, 1.0)) == [("scale", 0.0)]
+
+
+def test_nothing_compared_is_said() -> None:
+    def row(error: float, compared: float) -> Row:
+        return Row("parameters after 3 updates", "norm.scale", "bfloat16", error, 0.01, error, compared)
+
+    report = verify.Report("a layout", [], [row(0.001, 0.75), row(np.nan, 0.0)])
+    assert not report.ok
+    assert [shown["compared"] for shown in json.loads(report.to_json())["rows"]] == [0.75, 0.0]
+    shown = " ".join(text(report).split())
+    assert "(75% of them)" in shown
+    assert "nothing compared: FAILED" in shown
+
+
 # --- shrinking ----------------------------------------------------------------------------------
 
 

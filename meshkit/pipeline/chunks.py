@@ -26,8 +26,11 @@ C = TypeVar("C")
 class LayerMoves(Protocol):
     """How replicas share layers (`zero.Zero`): both take and give one layer's tree."""
 
-    def fetch(self, layer: Params) -> Params: ...
-    def deposit(self, gradient: Params) -> Params: ...
+    def fetch(self, layer: Params) -> Params:
+        """A layer's working weights, whole, from what this replica holds of them."""
+
+    def deposit(self, gradient: Params) -> Params:
+        """A layer's gradient as it is added up: whole, or this replica's part of the sum over all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +89,7 @@ def chunk_of(
     placement: Placement, unroll: int, zero: LayerMoves, chunk: Any, context: Callable[[jax.Array], Context]
 ) -> Chunk:
     """Chunk number `chunk` of this stage. context: number of a layer in the model -> its Context."""
-    rows, even = placement.longest, placement.shortest == placement.longest
+    rows = placement.longest
     group = chunk * placement.stages + axis_index(PIPE)
     first_layer = jnp.asarray(placement.starts)[group]
     first_row = chunk * rows if placement.chunks > 1 else 0
@@ -100,7 +103,7 @@ def chunk_of(
             return (*gradients[:k], _add(gradients[k], gradient, chunk), *gradients[k + 1 :])
         return _add(gradients, gradient, first_row + k)
 
-    count = rows if even else jnp.asarray(placement.counts)[group]
+    count = rows if placement.even else jnp.asarray(placement.counts)[group]
     return Chunk(rows, placement.shortest, count, fetch, deposit, lambda k: context(first_layer + k), unroll)
 
 

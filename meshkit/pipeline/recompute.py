@@ -29,22 +29,26 @@ Saved = Any
 class LayerPolicy(Protocol):
     """What one layer saves going forward, and its backward from that."""
 
-    def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]: ...
+    def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]:
+        """y_BSH, and a tree of arrays for the backward. params: of this layer alone."""
 
     def backward(
         self, block: Block, params: Params, saved: Saved, dy_BSH: jax.Array, context: Context
-    ) -> tuple[Params, jax.Array]: ...
+    ) -> tuple[Params, jax.Array]:
+        """Gradients of params and of x_BSH, from what `forward` saved and the gradient of y_BSH."""
 
 
 class SaveInput:
     """Save the layer's input; go forward through the layer again before going backward (arXiv 1604.06174)."""
 
     def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]:
+        """y_BSH and x_BSH."""
         return block(params, x_BSH, context), x_BSH
 
     def backward(
         self, block: Block, params: Params, saved: Saved, dy_BSH: jax.Array, context: Context
     ) -> tuple[Params, jax.Array]:
+        """Through the layer again, then back."""
         return jax.vjp(lambda p, x: block(p, x, context), params, saved)[1](dy_BSH)
 
 
@@ -60,6 +64,7 @@ class SaveResiduals:
     saveable: Callable[..., bool] | None = None
 
     def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]:
+        """y_BSH, and the leaves of the pullback that depend on x."""
         y_BSH, pullback = self._vjp(block, params, x_BSH, context)
         leaves = jax.tree.leaves(pullback)
         return y_BSH, [leaves[k] for k in self._depends_on_x(block, params, x_BSH, context)]
@@ -67,6 +72,7 @@ class SaveResiduals:
     def backward(
         self, block: Block, params: Params, saved: Saved, dy_BSH: jax.Array, context: Context
     ) -> tuple[Params, jax.Array]:
+        """The pullback, put together again."""
         x_BSH = jnp.zeros_like(dy_BSH)
         _, pullback = self._vjp(block, params, x_BSH, context)
         leaves, tree = jax.tree.flatten(pullback)
@@ -189,10 +195,20 @@ def run_input_gradient(
 
 
 def run_weight_gradient(
-    policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, gradients: Params, x: Any, held: Saved, slot: Any
+    policy: LayerPolicy,
+    block: Block,
+    chunk: Chunk,
+    blocks: Params,
+    gradients: Params,
+    x_BSH: Any,
+    held: Saved,
+    slot: Any,
 ) -> Params:
-    """The second half: `gradients` with those added that `held[slot, layer]` gives. x: shape of an activation."""
-    passing = saved_shapes(policy, block, chunk, blocks, x), x
+    """The second half: `gradients` with those added that `held[slot, layer]` gives.
+
+    x_BSH: any activation or its ShapeDtypeStruct; only its shape and dtype are looked at.
+    """
+    passing = saved_shapes(policy, block, chunk, blocks, x_BSH), x_BSH
 
     def one(gradients: Params, k: jax.Array) -> Params:
         ready = chunk.fetch(blocks, k), chunk.context(k)
@@ -202,10 +218,10 @@ def run_weight_gradient(
     return chunk.each(one, gradients, backward=True)
 
 
-def empty_held(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x: Any, slots: int) -> Saved:
+def empty_held(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: Any, slots: int) -> Saved:
     """Buffers for what `slots` microbatches hold between the halves of a backward (see `_by_layer`)."""
     ready = jax.eval_shape(lambda: (chunk.fetch(blocks, 0), chunk.context(0)))
-    passing = saved_shapes(policy, block, chunk, blocks, x), x
+    passing = saved_shapes(policy, block, chunk, blocks, x_BSH), x_BSH
     held = _split(policy, block, ready, passing).held
     return _by_layer(chunk, slots, lambda leading: [buffers.empty(leading, a) for a in held])
 
