@@ -19,7 +19,7 @@ from typing import Any
 
 from meshkit import __version__
 from meshkit.checkpoint import command as checkpoint
-from meshkit.commands import add_command, show, stdout_kept_for_json
+from meshkit.commands import add_command, quiet_start, show, stdout_kept_for_json
 from meshkit.config import load
 from meshkit.data import command as data
 from meshkit.errors import MeshkitError
@@ -33,6 +33,7 @@ from meshkit.view import arguments as view
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command with `argv` (default: the process's own) and return its exit code."""
+    quiet_start()
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         overrides: dict[str, Any] = {}

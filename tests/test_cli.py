@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import logging
 import os
 import re
 import subprocess
@@ -228,6 +229,17 @@ def test_a_warning_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 SIZE = ["--stages", "4", "--microbatches", "8"]
+
+
+def test_a_plugin_that_finds_no_gpu_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["schedule", "1f1b", *SIZE])
+    jax_says = logging.getLogger("jax._src.xla_bridge")
+    try:
+        raise RuntimeError("Unable to load CUDA. Is it installed?")
+    except RuntimeError:
+        jax_says.exception("Jax plugin configuration error: Exception when calling %s.initialize()", "xla_cuda12")
+    said = "warning: JAX goes on without the devices of xla_cuda12: Unable to load CUDA. Is it installed?\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(

@@ -222,3 +222,17 @@ def test_a_free_axis_is_filled_in(config: dict[str, Any], shape: tuple[int, int,
 def test_mistakes_name_the_way_out(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(MeshkitError, match=message):
         verify.verify(load(SMALL, overrides))
+
+
+# --- stages of unequal length -------------------------------------------------------------------
+
+
+def test_costs_of_uneven_stages_stand_beside_the_formulas() -> None:
+    uneven_stages = {"mesh.data": 1, "model.layers": 4, "pipeline.layers_per_stage": [1, 3]}
+    report = verify.verify(load(SMALL, uneven_stages))
+    assert report.ok, report.to_json()
+    shown = {cost["quantity"]: (cost["compiled"], cost["formula"]) for cost in json.loads(report.to_json())["costs"]}
+    assert shown["work on layers that a stage has not"] == (0, 0)
+    # Full recompute: F = 1 and B = 4 of a mean stage's 2 layers. F0 | F1, F0+B0 | F2+B0, F1+B1 | B1, F2+B2 | B2.
+    assert shown["time in lock-step"] == (0.5 + 7.5 + 7.5 + 7.5 + 2, 25)
+    assert "work on layers that a stage has not" in text(report)

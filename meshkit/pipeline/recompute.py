@@ -142,7 +142,7 @@ def run_forward(
 ) -> tuple[jax.Array, Saved]:
     """Through the layers of a chunk, saving into `kept[slot, layer]`."""
 
-    def one(carry: tuple[jax.Array, Saved], k: jax.Array) -> tuple[jax.Array, Saved]:
+    def one(carry: tuple[jax.Array, Saved], k: jax.Array, _: Any) -> tuple[jax.Array, Saved]:
         x_BSH, kept = carry
         y_BSH, saved = policy.forward(block, chunk.fetch(blocks, k), x_BSH, chunk.context(k))
         return y_BSH, _put(kept, saved, slot, k)
@@ -162,13 +162,13 @@ def run_backward(
 ) -> tuple[jax.Array, Params]:
     """Back through the layers of a chunk from `kept[slot, layer]`: dx, and `gradients` added to."""
 
-    def one(carry: tuple[jax.Array, Params], k: jax.Array) -> tuple[jax.Array, Params]:
+    def one(carry: tuple[jax.Array, Params], k: jax.Array, kept: Saved) -> tuple[jax.Array, Params]:
         dy_BSH, gradients = carry
         layer = chunk.fetch(blocks, k)
         dlayer, dx_BSH = policy.backward(block, layer, _get(kept, slot, k), dy_BSH, chunk.context(k))
         return dx_BSH, chunk.deposit(gradients, k, dlayer)
 
-    return chunk.each(one, (dy_BSH, gradients), backward=True)
+    return chunk.each(one, (dy_BSH, gradients), kept, backward=True)
 
 
 def run_input_gradient(
@@ -184,14 +184,14 @@ def run_input_gradient(
 ) -> tuple[jax.Array, Saved]:
     """The first half of `run_backward`: dx, and what the second half needs, into `held[hold_slot, layer]`."""
 
-    def one(carry: tuple[jax.Array, Saved], k: jax.Array) -> tuple[jax.Array, Saved]:
+    def one(carry: tuple[jax.Array, Saved], k: jax.Array, kept: Saved) -> tuple[jax.Array, Saved]:
         dy_BSH, held = carry
         ready = chunk.fetch(blocks, k), chunk.context(k)
         passing = _get(kept, slot, k), dy_BSH
         dx_BSH, values = _split(policy, block, ready, passing).first(ready, passing)
         return dx_BSH, _put(held, values, hold_slot, k)
 
-    return chunk.each(one, (dy_BSH, held), backward=True)
+    return chunk.each(one, (dy_BSH, held), kept, backward=True)
 
 
 def run_weight_gradient(
@@ -210,12 +210,12 @@ def run_weight_gradient(
     """
     passing = saved_shapes(policy, block, chunk, blocks, x_BSH), x_BSH
 
-    def one(gradients: Params, k: jax.Array) -> Params:
+    def one(gradients: Params, k: jax.Array, held: Saved) -> Params:
         ready = chunk.fetch(blocks, k), chunk.context(k)
         dlayer = _split(policy, block, ready, passing).second(ready, _get(held, slot, k))
         return chunk.deposit(gradients, k, dlayer)
 
-    return chunk.each(one, gradients, backward=True)
+    return chunk.each(one, gradients, held, backward=True)
 
 
 def empty_held(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: Any, slots: int) -> Saved:
@@ -229,7 +229,7 @@ def empty_held(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, 
 def forward_only(block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array) -> jax.Array:
     """Through the layers of a chunk, saving nothing."""
 
-    def one(x_BSH: jax.Array, k: jax.Array) -> jax.Array:
+    def one(x_BSH: jax.Array, k: jax.Array, _: Any) -> jax.Array:
         return block(chunk.fetch(blocks, k), x_BSH, chunk.context(k))
 
     return chunk.each(one, x_BSH)
