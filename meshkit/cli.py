@@ -19,7 +19,7 @@ from typing import Any
 
 from meshkit import __version__
 from meshkit.checkpoint import command as checkpoint
-from meshkit.commands import add_command, show, stdout_kept_for_json
+from meshkit.commands import add_command, quiet_start, show, stdout_kept_for_json
 from meshkit.config import load
 from meshkit.data import command as data
 from meshkit.errors import MeshkitError
@@ -33,6 +33,7 @@ from meshkit.view import arguments as view
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command with `argv` (default: the process's own) and return its exit code."""
+    quiet_start()
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         overrides: dict[str, Any] = {}
@@ -123,10 +124,11 @@ def _generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from meshkit import schedule_arguments as given
     from meshkit import show_schedule as show
 
-    schedule = show.choose(options.schedule, options.stages, options.microbatches, options.virtual, options.overlap)
-    costs = None if options.costs is None else show.given_costs(schedule, options.costs)
+    schedule = given.choose(options.schedule, options.stages, options.microbatches, options.virtual, options.overlap)
+    costs = None if options.costs is None else given.costs(schedule, options.costs)
     model = None
     asked = {"sequence": options.sequence, "microbatch_size": options.microbatch_size, "precision": options.precision}
     asked = {name: value for name, value in asked.items() if value is not None}
@@ -134,7 +136,8 @@ def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         model = show.Model(options.model, **asked)
     elif asked:
         raise MeshkitError(f"--{next(iter(asked)).replace('_', '-')} is of a model: name one, as --model llama3-8b")
-    report = show.examine(schedule, options.recompute, costs, model)
+    layers = None if options.layers_per_stage is None else given.layers(schedule, options.layers_per_stage)
+    report = show.examine(schedule, options.recompute, costs, model, layers)
     if options.trace is not None:
         show.write_trace(report.lock_step, options.trace)
     if options.grid is not None:
@@ -223,6 +226,9 @@ def _parser() -> argparse.ArgumentParser:
         "--recompute", choices=["full", "selective", "none"], default="full", help="memory policy (default: full)"
     )
     schedule.add_argument("--model", metavar="PRESET", help="a preset, to see the memory of its activations")
+    schedule.add_argument(
+        "--layers-per-stage", metavar="3,2,2,1", help="layers of each stage (of each chunk: P·v; default: even)"
+    )
     schedule.add_argument("--sequence", type=int, metavar="N", help="tokens a sample (default: 4096)")
     schedule.add_argument("--microbatch-size", type=int, metavar="N", help="samples a microbatch (default: 1)")
     schedule.add_argument("--precision", choices=["bfloat16", "float32", "float64"], help="(default: bfloat16)")

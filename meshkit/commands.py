@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,21 @@ def add_command(commands: Any, name: str, run: Run, purpose: str, usage: str | N
     command.add_argument("--json", action="store_true", help="print the result as JSON, for a program")
     command.set_defaults(run=run)
     return command
+
+
+def quiet_start() -> None:
+    """Let JAX say in a line, not with a traceback, that a plugin for GPUs finds none, as where it is installed for
+    its compiler alone."""
+    logging.getLogger("jax._src.xla_bridge").addFilter(_plugin_in_a_line)
+
+
+def _plugin_in_a_line(record: logging.LogRecord) -> bool:
+    """A filter of log records: replaces those of plugins that fail."""
+    if not (record.exc_info and str(record.msg).startswith("Jax plugin configuration error")):
+        return True
+    plugin = ", ".join(map(str, record.args)) if isinstance(record.args, tuple) else ""
+    print(f"warning: JAX goes on without the devices of {plugin}: {record.exc_info[1]}", file=sys.stderr)
+    return False
 
 
 def show(report: Any, as_json: bool) -> int:

@@ -46,7 +46,8 @@ class Course(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One compared quantity, of one leaf or of the worst. `error` and `bound` are relative, `absolute`
-    is the largest |difference|."""
+    is the largest |difference|. compared: the share of all its elements that was compared, the rest being left to
+    rounding; NaN is the error of what compared nothing."""
 
     quantity: str
     leaf: str
@@ -54,10 +55,11 @@ class Row:
     error: float
     bound: float
     absolute: float
+    compared: float = 1.0
 
     @property
     def ok(self) -> bool:
-        """Whether the layout and the one device agree."""
+        """Whether the layout and the one device agree, as far as that was compared; not where nothing was."""
         return self.error <= self.bound  # also False for NaN
 
 
@@ -90,7 +92,7 @@ def exactly(course: Course, one: Course) -> list[Row]:
         row("loss", "", course.losses, one.losses, float(np.max(np.abs(one.losses)))),
         *tree("gradient", course.gradients[0], one.gradients[0]),
         row("global norm", "", course.norms, one.norms, float(np.max(one.norms))),
-        _worst(tree(f"parameters after {len(one.losses)} updates", got, want)),
+        *_updated(tree(f"parameters after {len(one.losses)} updates", got, want), settled, settled),
     ]
 
 
@@ -122,7 +124,9 @@ def roughly(course: Course, one: Course, exact: Course, precision: str, epsilon:
         row("loss", "", course.losses, one.losses, exact.losses, _rms(exact.losses)),
         *tree("gradient", course.gradients[0], one.gradients[0], exact.gradients[0]),
         row("global norm", "", course.norms, one.norms, exact.norms, _rms(exact.norms)),
-        _worst(tree(f"parameters after {len(exact.losses)} updates", *params)),
+        *_updated(
+            tree(f"parameters after {len(exact.losses)} updates", *params), settled, determined(exact, exact, {})
+        ),
     ]
 
 
@@ -138,6 +142,23 @@ def determined(course: Course, one: Course, noise: Mapping[str, float]) -> dict[
             large = np.abs(want[name]) >= max(DETERMINED * measures[name], noise.get(name, 0.0))
             mask &= large | ((want[name] == 0) & (got[name] == 0))
     return masks
+
+
+def _updated(rows: list[Row], settled: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> list[Row]:
+    """Of the rows of updated parameters the worst, and those of leaves that compared nothing though they should.
+
+    settled: which elements were compared; real: which have a gradient in float64. A leaf that has none, such as a key
+    bias, whose gradient is zero by mathematics, is left out; the share that was compared says so.
+    """
+    blind = [row for row in rows if real[row.leaf].any() and not settled[row.leaf].any()]
+    seen = [row for row in rows if settled[row.leaf].any()]
+    if not seen and not blind:
+        blind = rows[:1]
+    share = sum(int(mask.sum()) for mask in settled.values()) / sum(mask.size for mask in settled.values())
+    return [
+        *([dataclasses.replace(_worst(seen), compared=share)] if seen else []),
+        *(dataclasses.replace(row, error=math.nan, absolute=math.nan, compared=0.0) for row in blind),
+    ]
 
 
 def _measures(leaves: Leaves, size: Any) -> dict[str, float]:

@@ -49,18 +49,18 @@ def summary(
 ) -> dict[str, Any]:
     """The end of a run as a dict for JSON; the same on every process.
 
-    memory_bytes: XLA's peak for one device (arguments, results, temporaries). bubbles: idle share of the
-    stages' time, of an ideal pipeline and of this table in lock-step. losses: nats a token. predicted_…: what the
-    planner expected, or why it did not. Without `compiled` (None: there was no step left) no memory, without a
-    last evaluation no held-out loss.
+    memory_bytes: XLA's peak for one device (arguments, results, temporaries). bubbles: idle share of the time of
+    the stages, with the layers that each has: of an ideal pipeline, and of this table in lock-step. losses: nats a
+    token. predicted_…: what the planner expected, or why it did not. Without `compiled` (None: there was no step
+    left) no memory, without a last evaluation no held-out loss.
     """
-    config, schedule = step.config, step.schedule
+    config, schedule, shares = step.config, step.schedule, step.stages.placement.shares
     steady = [record["tokens_per_second"] for record in history[1:]] or [history[-1]["tokens_per_second"]]
     report: dict[str, Any] = {
         "mesh": config.mesh.sizes,
         "schedule": f"{config.pipeline.schedule}, {counted(config.pipeline.microbatches, 'microbatch')}",
-        "ideal_bubble": schedule.ideal_bubble,
-        "simulated_bubble": schedule.bubble(action_costs(schedule, config.recompute)),
+        "ideal_bubble": schedule.ideal_bubble(shares),
+        "simulated_bubble": schedule.bubble(action_costs(schedule, config.recompute), shares),
         **({"memory_bytes_a_device": peak_bytes(compiled)} if compiled is not None else {}),
         "tokens_per_second": float(np.median(steady)),
         "step_seconds": config.data.batch * config.data.sequence / float(np.median(steady)),

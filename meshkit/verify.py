@@ -17,7 +17,7 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from meshkit import assemble, compare, mesh, one_device, optimizer
+from meshkit import assemble, compare, mesh, one_device, optimizer, uneven
 from meshkit.compare import Course, Leaves, Row
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
@@ -27,6 +27,7 @@ from meshkit.pipeline.stage import Params, Stages, canonical, functional, initia
 from meshkit.shrink import layout, shrink
 from meshkit.simulate import QUICK, simulate_cpu_devices
 from meshkit.train_step import TrainStep
+from meshkit.uneven import Cost
 
 STEPS = 3
 SEED_OF_TOKENS = 0
@@ -39,11 +40,12 @@ class Report:
     layout: str
     notes: list[str]
     rows: list[Row]
+    costs: list[Cost] = dataclasses.field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether every row is within its bound."""
-        return all(row.ok for row in self.rows)
+        """Whether every row is within its bound, and every cost that of the formula."""
+        return all(row.ok for row in self.rows) and all(cost.ok for cost in self.costs)
 
     def to_json(self) -> str:
         """The report as a JSON object; a number that is not finite is null."""
@@ -52,7 +54,8 @@ class Report:
             | {"ok": row.ok}
             for row in self.rows
         ]
-        return json.dumps({"ok": self.ok, "layout": self.layout, "notes": self.notes, "rows": rows})
+        costs = [dataclasses.asdict(cost) | {"ok": cost.ok} for cost in self.costs]
+        return json.dumps({"ok": self.ok, "layout": self.layout, "notes": self.notes, "rows": rows, "costs": costs})
 
     def print(self, console: Console | None = None) -> None:
         """The report as a table."""
@@ -66,11 +69,23 @@ class Report:
             # Gradients have a row for every leaf, parameters one for the worst.
             separator = " " if row.quantity == "gradient" else "\n  worst: " if row.leaf else ""
             colour = "green" if row.ok else "bold red"
-            error = f"[{colour}]{row.error:.1e}{'' if row.ok else ' FAILED'}[/]"
-            table.add_row(f"{row.quantity}{separator}{row.leaf}", error, f"{row.bound:.1e}", f"{row.absolute:.1e}")
+            found = f"{row.error:.1e}" if row.compared else "nothing compared:"
+            error = f"[{colour}]{found}{'' if row.ok else ' FAILED'}[/]"
+            quantity = f"{row.quantity} ({row.compared:.0%} of them)" if row.compared < 1 else row.quantity
+            table.add_row(f"{quantity}{separator}{row.leaf}", error, f"{row.bound:.1e}", f"{row.absolute:.1e}")
         console = console or Console()
-        console.print(f"[bold]{self.layout}[/]", table, *(f"– {note}" for note in self.notes), sep="\n")
+        tables = [table, self._costs()] if self.costs else [table]
+        console.print(f"[bold]{self.layout}[/]", *tables, *(f"– {note}" for note in self.notes), sep="\n")
         console.print(f"[bold]This layout {'trains' if self.ok else 'does NOT train'} as one device would.[/]")
+
+    def _costs(self) -> Table:
+        table = Table("stages of unequal length", "the step", "by the formula")
+        for cost in self.costs:
+            colour = "green" if cost.ok else "bold red"
+            found = f"[{colour}]{cost.compiled:,.10g}{'' if cost.ok else ' FAILED'}[/]"
+            unit = f", {cost.unit}" if cost.unit else ""
+            table.add_row(f"{cost.quantity}{unit}", found, f"{cost.formula:,.10g}")
+        return table
 
 
 def verify(config: RunConfig, full: bool = False) -> Report:
@@ -85,11 +100,11 @@ def verify(config: RunConfig, full: bool = False) -> Report:
     config = _learning_at_once(config)
     devices = cpu_devices(shape.devices)
     with jax.default_device(devices[0]):
-        rows = _rows(config, devices)
-    notes += _legend(config)
+        rows, costs = _compared(config, devices)
+    notes += _legend(config, costs)
     p = config.pipeline
     what = f"{shape}: {p.schedule}, microbatches {p.microbatches}, zero {config.zero}, recompute {config.recompute}"
-    return Report(f"{what}, {config.optimizer.name}", notes, rows)
+    return Report(f"{what}, {config.optimizer.name}", notes, rows, costs)
 
 
 def cpu_devices(count: int) -> list[Any]:
@@ -122,7 +137,8 @@ def random_batches(config: RunConfig, vocab: int, count: int = STEPS) -> list[Ba
 # --- the two sides ------------------------------------------------------------------------------
 
 
-def _rows(config: RunConfig, devices: list[Any]) -> list[Row]:
+def _compared(config: RunConfig, devices: list[Any]) -> tuple[list[Row], list[Cost]]:
+    """The rows of all precisions; the costs of stages of unequal length."""
     own = config.precision
     with jax.enable_x64(own == "float64"):
         step = _train_step(config, devices, own)
@@ -133,12 +149,14 @@ def _rows(config: RunConfig, devices: list[Any]) -> list[Row]:
         # Accumulating in less than float64 is part of the config's own precision.
         double = _train_step(config.model_copy(update={"grad_dtype": "float32"}), devices, "float64")
         exact = on_one_device(double, start, batches)
-        rows += compare.exactly(on_mesh(double, start, batches), exact)
+        course, compiled = on_mesh(double, start, batches)
+        rows += compare.exactly(course, exact)
+        costs = [] if double.stages.placement.even else uneven.costs(double, compiled)
     if own != "float64":
         with jax.enable_x64(False):
-            course, one = on_mesh(step, start, batches), on_one_device(step, start, batches)
+            (course, _), one = on_mesh(step, start, batches), on_one_device(step, start, batches)
         rows += compare.roughly(course, one, exact, own, _epsilon(step))
-    return rows
+    return rows, costs
 
 
 def _epsilon(step: TrainStep) -> float:
@@ -167,8 +185,8 @@ def drawn_on_one_device(step: TrainStep) -> Leaves:
     return canonical_leaves(drawn, functional(build))
 
 
-def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
-    """The layout's course. Raises AssertionError if a padded row of a table is not zero."""
+def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> tuple[Course, Any]:
+    """The layout's course, and its compiled step. Raises AssertionError if a padded row of a table is not zero."""
     params = _tree(start, step.stages, step.wide)
     state = jax.jit(step.state, out_shardings=step.state_shardings, compiler_options=QUICK)(params)
     placed = [jax.device_put(batch, step.batch_sharding) for batch in batches]
@@ -180,7 +198,7 @@ def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
         state, shown = update(state, batch)
         metrics.append(shown)
     losses, norms = (np.array([shown[name] for shown in metrics], float) for name in ("loss", "grad_norm"))
-    return Course(losses, norms, gradients, canonical_leaves(state["params"], stages))
+    return Course(losses, norms, gradients, canonical_leaves(state["params"], stages)), update
 
 
 def on_one_device(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
@@ -233,17 +251,24 @@ def _learning_at_once(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"warmup_steps": warmup})})
 
 
-def _legend(config: RunConfig) -> list[str]:
+def _legend(config: RunConfig, costs: list[Cost]) -> list[str]:
     precise = [
         f"float64: largest |difference| ÷ largest |value| of a leaf (at least {compare.FLOOR:g} of the largest of any "
         f"leaf: some gradients are zero by mathematics); must be at most {compare.BOUND:g}"
     ]
     if config.grad_dtype != "float32":
         precise.append(f"grad_dtype = {config.grad_dtype}: float64 rows leave it out, and so does the one device")
+    if costs:
+        precise.append(
+            "stages of unequal length: a tick lasts as long as the busiest stage, all hold rows for the longest; "
+            "temporaries are a GPU compiler's to plan: meshkit compile CONFIG --cluster … shows them"
+        )
     if config.precision == "float64":
         return precise
     return [
         *precise,
         f"{config.precision}: distance from the float64 result (root mean square ÷ that of the leaf); must be at most "
         f"{compare.RATIO:g} times that of one device in {config.precision}, or of what dtypes round",
+        f"parameters: in {config.precision} only those whose every gradient is more than {compare.DEVIATIONS:g} times "
+        "what rounding makes of it; a leaf with gradients of which none is has nothing compared, and fails",
     ]

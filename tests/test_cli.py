@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import logging
 import os
 import re
 import subprocess
@@ -230,6 +231,17 @@ def test_a_warning_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 SIZE = ["--stages", "4", "--microbatches", "8"]
 
 
+def test_a_plugin_that_finds_no_gpu_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["schedule", "1f1b", *SIZE])
+    jax_says = logging.getLogger("jax._src.xla_bridge")
+    try:
+        raise RuntimeError("Unable to load CUDA. Is it installed?")
+    except RuntimeError:
+        jax_says.exception("Jax plugin configuration error: Exception when calling %s.initialize()", "xla_cuda12")
+    said = "warning: JAX goes on without the devices of xla_cuda12: Unable to load CUDA. Is it installed?\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.parametrize(
     ("words", "time", "slots"),
     [
@@ -263,9 +275,9 @@ def test_schedule_counts_the_memory_of_a_model(tmp_path: Path, capsys: pytest.Ca
     model = ["--model", "llama3-8b", "--sequence", "2048", "--microbatch-size", "2", "--precision", "float32"]
     trace = tmp_path / "trace.json"
     assert main(["schedule", "1f1b", *SIZE, *model, "--trace", str(trace), "--json"]) == 0
-    memory = json.loads(capsys.readouterr().out)["memory"]
-    one = 2 * 2048 * 4096 * 4
-    assert memory["layers"] == [8] * 4
+    shown = json.loads(capsys.readouterr().out)
+    memory, one = shown["memory"], 2 * 2048 * 4096 * 4
+    assert shown["layers"] == [8] * 4
     assert memory["slot_bytes"]["kept"] == one
     assert memory["bytes"] == {"inputs": one, "kept": 7 * one, "gradients": one, "held": 0}
     events = json.loads(trace.read_text())["traceEvents"]
@@ -276,10 +288,30 @@ def test_uneven_layers_make_a_stage_slower(capsys: pytest.CaptureFixture[str]) -
     size = ["--stages", "3", "--microbatches", "16"]
     assert main(["schedule", "1f1b", *size, "--model", "tiny", "--sequence", "64", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["memory"]["layers"] == [1, 1, 2]
+    assert shown["layers"] == [1, 1, 2]
     busy = shown["lock_step"]["busy"]
     assert busy[2] == pytest.approx(2 * busy[0])
     assert shown["lock_step"]["imbalance"][0] > 0
+
+
+def test_layers_by_hand_change_ticks_bubble_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two stages of 3 and 1 layers, a layer's F = 1/2 of a mean stage's: the columns by hand."""
+
+    def shown(*words: str) -> dict:
+        size = ["--stages", "2", "--microbatches", "3"]
+        assert main(["schedule", "1f1b", *size, "--costs", "F=1,B=2", *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    even, uneven = shown(), shown("--layers-per-stage", "3,1")
+    # F0 | F1 beside F0+B0 | F2+B0 beside F1+B1 | B1 beside F2+B2 | B2
+    assert uneven["lock_step"]["time"] == 1.5 * (1 + 1 + 3 + 2 + 2)
+    assert uneven["lock_step"]["bubble"] == pytest.approx(1 - 9 / 13.5)
+    assert uneven["ideal_bubble"] == pytest.approx(1 - 9 / 13.5)  # the first stage is never idle
+    assert even["ideal_bubble"] == 0.25
+    assert (even["layers"], uneven["layers"]) == (None, [3, 1])
+    model = ("--model", "tiny", "--sequence", "64", "--recompute", "none")
+    peak = [shown(*model, *more)["memory"]["slot_bytes"]["kept"] for more in ((), ("--layers-per-stage", "3,1"))]
+    assert peak[1] == 3 / 2 * peak[0]
 
 
 @pytest.mark.parametrize(
@@ -298,6 +330,13 @@ def test_uneven_layers_make_a_stage_slower(capsys: pytest.CaptureFixture[str]) -
         (["1f1b", *SIZE, "--costs", "F=1,B=nan"], "'B=nan': a cost is from"),
         (["1f1b", *SIZE, "--costs", "F=1,B=2,B=3"], "B has two costs"),
         (["1f1b", *SIZE, "--sequence", "64"], "--sequence is of a model: name one"),
+        (["1f1b", *SIZE, "--layers-per-stage", "3,2"], "1f1b has 4 stages: write 4 numbers from 1 on, as 2,2,2,2"),
+        (["1f1b", *SIZE, "--layers-per-stage", "3,2,2,x"], "write 4 numbers"),
+        (["1f1b", *SIZE, "--layers-per-stage", "3,2,2,0"], "write 4 numbers"),
+        (
+            ["1f1b", *SIZE, "--layers-per-stage", "3,2,2,2", "--model", "tiny", "--sequence", "64"],
+            "add up to model.layers = 4; for example [1, 1, 1, 1]",
+        ),
         (["1f1b", *SIZE, "--grid", "mine"], "--grid mine: a grid's name ends in .txt"),
         (["gpipe", "--stages", "99999", "--microbatches", "99999"], "over 1,000,000 actions of a kind"),
         (["mine"], "a grid's file, whose name ends in .txt"),

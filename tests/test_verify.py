@@ -143,6 +143,34 @@ def test_rounding_where_nothing_else_is_left_does_not_fail() -> None:
     assert not all(row.ok for row in compare.exactly(with_bias(1e-4), with_bias(-1e-4)))
 
 
+def test_a_leaf_of_which_rounding_leaves_nothing_to_compare_does_not_pass() -> None:
+    """Its gradients are real, but what one device rounds is more: whatever the layout made of it, nobody looked."""
+
+    def with_scale(rounded: float, updated: float) -> Course:
+        leaves = {"w": np.ones(3), "scale": np.full(3, 0.1) + rounded}
+        return Course(np.ones(1), np.ones(1), [leaves], {"w": np.ones(3), "scale": np.full(3, updated)})
+
+    def failed(got: Course, one: Course) -> list[tuple[str, float]]:
+        rows = compare.roughly(got, one, with_scale(0.0, 1.0), "bfloat16", 0.0078)
+        return [(row.leaf, row.compared) for row in rows if not row.ok]
+
+    assert failed(with_scale(0.001, 1.0), with_scale(0.001, 1.0)) == []
+    assert failed(with_scale(0.02, 1.0), with_scale(0.02, 1.0)) == [("scale", 0.0)]
+    assert failed(with_scale(0.02, 9.0), with_scale(0.02, 1.0)) == [("scale", 0.0)]
+
+
+def test_nothing_compared_is_said() -> None:
+    def row(error: float, compared: float) -> Row:
+        return Row("parameters after 3 updates", "norm.scale", "bfloat16", error, 0.01, error, compared)
+
+    report = verify.Report("a layout", [], [row(0.001, 0.75), row(np.nan, 0.0)])
+    assert not report.ok
+    assert [shown["compared"] for shown in json.loads(report.to_json())["rows"]] == [0.75, 0.0]
+    shown = " ".join(text(report).split())
+    assert "(75% of them)" in shown
+    assert "nothing compared: FAILED" in shown
+
+
 # --- shrinking ----------------------------------------------------------------------------------
 
 
@@ -194,3 +222,17 @@ def test_a_free_axis_is_filled_in(config: dict[str, Any], shape: tuple[int, int,
 def test_mistakes_name_the_way_out(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(MeshkitError, match=message):
         verify.verify(load(SMALL, overrides))
+
+
+# --- stages of unequal length -------------------------------------------------------------------
+
+
+def test_costs_of_uneven_stages_stand_beside_the_formulas() -> None:
+    uneven_stages = {"mesh.data": 1, "model.layers": 4, "pipeline.layers_per_stage": [1, 3]}
+    report = verify.verify(load(SMALL, uneven_stages))
+    assert report.ok, report.to_json()
+    shown = {cost["quantity"]: (cost["compiled"], cost["formula"]) for cost in json.loads(report.to_json())["costs"]}
+    assert shown["work on layers that a stage has not"] == (0, 0)
+    # Full recompute: F = 1 and B = 4 of a mean stage's 2 layers. F0 | F1, F0+B0 | F2+B0, F1+B1 | B1, F2+B2 | B2.
+    assert shown["time in lock-step"] == (0.5 + 7.5 + 7.5 + 7.5 + 2, 25)
+    assert "work on layers that a stage has not" in text(report)

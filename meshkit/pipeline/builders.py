@@ -1,8 +1,9 @@
 """Builders of schedules, by name. NumPy only.
 
 A builder takes (stages P, microbatches m, chunks v, hop) and says at which tick each action happens, with
-i a microbatch, s a stage, c a chunk. The formulas are for lock-step execution, where one tick holds a
+i a microbatch, s a stage, c a chunk. The orders are for lock-step execution, where one tick holds a
 forward and a backward: a stage that did only one of them would wait for neighbours that do the other.
+What they cost in ticks, time and slots is said in `closed_forms.py`.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,7 @@ from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 
 
 def gpipe(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
-    """All forwards, then all backwards: stored activations grow with the microbatches (arXiv 1811.06965).
-
-    2(m + hop·(P−1)) ticks; in lock-step (m + hop·(P−1))(F+B).
-    """
+    """All forwards, then all backwards: stored activations grow with the microbatches (arXiv 1811.06965)."""
     i, s, last = *_grid(stages, microbatches, chunks, "gpipe"), stages - 1
     forward = i + hop * s
     return from_ticks("gpipe", stages, {FORWARD: forward, BACKWARD: forward.max() + 1 + i + hop * (last - s)}, hop)
@@ -29,9 +27,7 @@ def gpipe(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Sche
 def one_f_one_b(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
     """A backward as soon as its microbatch has left the last stage (PipeDream-flush, arXiv 2006.09503).
 
-    In flight at stage s: at most 2·hop·(P−1−s) + 1 microbatches, whatever their number.
-    m + 2·hop·(P−1) ticks; in lock-step a tick of the steady state is F+B, so the whole lasts
-    hop·(P−1)·F + m(F+B) + hop·(P−1)·B: with hop = 1 the ideal bubble.
+    Few microbatches are in flight, whatever their number; with hop = 1 the bubble is the ideal one.
     """
     i, s, last = *_grid(stages, microbatches, chunks, "1f1b"), stages - 1
     return from_ticks("1f1b", stages, {FORWARD: i + hop * s, BACKWARD: i + hop * (2 * last - s)}, hop)
@@ -42,7 +38,6 @@ def interleaved(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -
 
     Microbatches go through a chunk in groups of P, so m must be a multiple of P; with g, j = divmod(i, P)
     the forward of chunk c is at gPv + cP + j + s, its backward mirrors it from tick vP − 1 on.
-    mv + P(v+1) − 2 ticks, each of a v-th part; in lock-step (m + (P−1)/v)(F+B).
     Raises MeshkitError when m is no multiple, or for a hop of 2 (the next chunk's forward would wait).
     """
     if microbatches % stages:
@@ -66,9 +61,8 @@ def zero_bubble(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -
     """1F1B with the backward split: the weight gradients wait for stage 0's tick (after ZB-H1, arXiv 2401.10241).
 
     While the pipeline fills, ticks hold F or F+I; the W that 1F1B would do there move into the drain,
-    where stages are idle anyway. As many ticks as 1F1B; in lock-step hop·(P−1)·W shorter:
-    hop·(P−1)·F + m(F+I+W) + hop·(P−1)·I. It holds up to hop·(P−1) + 1 microbatches' inputs and output
-    gradients of linears between I and W.
+    where stages are idle anyway: as many ticks as 1F1B, but those of the drain are shorter by W. It holds up to
+    hop·(P−1) + 1 microbatches' inputs and output gradients of linears between I and W.
     """
     i, s, last = *_grid(stages, microbatches, chunks, "zero-bubble"), stages - 1
     ticks = {FORWARD: i + hop * s, INPUT: i + hop * (2 * last - s), WEIGHT: i + hop * (2 * last + 0 * s)}

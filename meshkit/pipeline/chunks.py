@@ -26,8 +26,11 @@ C = TypeVar("C")
 class LayerMoves(Protocol):
     """How replicas share layers (`zero.Zero`): both take and give one layer's tree."""
 
-    def fetch(self, layer: Params) -> Params: ...
-    def deposit(self, gradient: Params) -> Params: ...
+    def fetch(self, layer: Params) -> Params:
+        """A layer's working weights, whole, from what this replica holds of them."""
+
+    def deposit(self, gradient: Params) -> Params:
+        """A layer's gradient as it is added up: whole, or this replica's part of the sum over all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +56,12 @@ class Chunk:
         """Whether the layers follow each other in the program, with nothing repeated and every k an int."""
         return self.unroll >= self.rows
 
-    def each(self, one: Callable[[C, Any], C], carry: C, backward: bool = False) -> C:
-        """`one(carry, k)` for the layers k of the chunk, in order or backward.
+    def each(self, one: Callable[[C, Any, Any], C], carry: C, reads: Any = (), backward: bool = False) -> C:
+        """`one(carry, k, reads)` for the layers k of the chunk, in order or backward.
 
         Without empty rows, or up to them, that is a loop; rows that some chunks leave empty stand behind gates.
+        reads: buffers that `one` reads and does not change. They go through the gates with the carry: what is made
+        of them alone would be the same in every trip, and be moved in front of the gate (see `buffers.gate`).
         Scopes tell a profile which layer an instruction is for (`measured.py`).
         """
 
@@ -65,17 +70,17 @@ class Chunk:
             for k in reversed(spare) if backward else spare:
                 index = jnp.where(k < self.count, k, IDLE)
                 with jax.named_scope(f"{ROW}_{k}"):
-                    carry = gate(STAGE_GATE, "some", index, functools.partial(_flipped, one, k), carry)
+                    carry, _ = gate(STAGE_GATE, "some", index, functools.partial(_beside, one, k), (carry, reads))
             return carry
 
         def all_(carry: C) -> C:
             if self.unrolled:
                 for k in reversed(range(self.sure)) if backward else range(self.sure):
                     with jax.named_scope(f"{ROW}_{k}"):
-                        carry = one(carry, k)
+                        carry = one(carry, k, reads)
                 return carry
             ks = jnp.arange(self.sure, dtype=jnp.int32)
-            step = lambda c, k: (one(c, k), None)
+            step = lambda c, k: (one(c, k, reads), None)
             with jax.named_scope("layers_back" if backward else "layers"):
                 return lax.scan(step, carry, ks, reverse=backward, unroll=min(self.unroll, self.sure))[0]
 
@@ -86,7 +91,7 @@ def chunk_of(
     placement: Placement, unroll: int, zero: LayerMoves, chunk: Any, context: Callable[[jax.Array], Context]
 ) -> Chunk:
     """Chunk number `chunk` of this stage. context: number of a layer in the model -> its Context."""
-    rows, even = placement.longest, placement.shortest == placement.longest
+    rows = placement.longest
     group = chunk * placement.stages + axis_index(PIPE)
     first_layer = jnp.asarray(placement.starts)[group]
     first_row = chunk * rows if placement.chunks > 1 else 0
@@ -100,7 +105,7 @@ def chunk_of(
             return (*gradients[:k], _add(gradients[k], gradient, chunk), *gradients[k + 1 :])
         return _add(gradients, gradient, first_row + k)
 
-    count = rows if even else jnp.asarray(placement.counts)[group]
+    count = rows if placement.even else jnp.asarray(placement.counts)[group]
     return Chunk(rows, placement.shortest, count, fetch, deposit, lambda k: context(first_layer + k), unroll)
 
 
@@ -128,5 +133,6 @@ def _add(into: Params, gradient: Params, index: Any) -> Params:
     return jax.tree.map(lambda a, g: put(a, get(a, index) + g.astype(a.dtype), index), into, gradient)
 
 
-def _flipped(one: Callable[[C, Any], C], k: int, carry: C) -> C:
-    return one(carry, k)
+def _beside(one: Callable[[C, Any, Any], C], k: int, through: tuple[C, Any]) -> tuple[C, Any]:
+    carry, reads = through
+    return one(carry, k, reads), reads

@@ -14,7 +14,9 @@ COSTS = {
     "none": {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0},
 }
 """Time of each kind of action in forwards: a backward costs two, one for the input's gradient and one for
-the weights'; full goes forward again twice, once through the stage and once through each layer."""
+the weights'; full goes forward again twice, once through the stage and once through each layer; selective goes
+through norms, activations and attention again: 0.2 is what the planner's arithmetic has for Llama-3-8B on an H100
+at 4096 tokens. On CPU, writing and reading what is kept costs nearly as much as making it again (README)."""
 
 BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 """Of an element, by `precision`."""

@@ -50,7 +50,7 @@ class Carry(NamedTuple):
     held: Any  # what input gradients hold for their weight gradients, leaves [slot, layer, …]
     y_BSH: jax.Array  # this tick's forward result, for the hop
     dx_BSH: jax.Array  # this tick's backward result, for the hop
-    params: Params  # the accumulated gradients of the parameters
+    accumulators: Params  # gradients of the parameters, added up so far
     loss: jax.Array
 
 
@@ -92,7 +92,7 @@ class Pipeline:
                 carry, _ = lax.scan(tick, carry, jax.tree.map(jnp.asarray, columns))
         if not self.schedule.trains:
             return carry.loss, {}
-        return carry.loss, carry.params | {"blocks": whole(carry.params["blocks"])}
+        return carry.loss, carry.accumulators | {"blocks": whole(carry.accumulators["blocks"])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,9 +157,9 @@ class _Run:
     def _backward(self, here: Here, carry: Carry) -> Carry:
         chunk = self._chunk(here["backward"], here["backward_chunk"])
         dy_BSH, (kept, slot) = get(carry.gradients, here["gradient_slot"]), self._saved(here, carry, chunk)
-        gradients = carry.params["blocks"]
+        gradients = carry.accumulators["blocks"]
         dx_BSH, gradients = rc.run_backward(*self._how, chunk, self._blocks, gradients, dy_BSH, kept, slot)
-        return carry._replace(dx_BSH=dx_BSH, params=carry.params | {"blocks": gradients})
+        return carry._replace(dx_BSH=dx_BSH, accumulators=carry.accumulators | {"blocks": gradients})
 
     def _input_gradient(self, here: Here, carry: Carry) -> Carry:
         chunk = self._chunk(here["backward"], here["backward_chunk"])
@@ -170,9 +170,9 @@ class _Run:
 
     def _weight_gradient(self, here: Here, carry: Carry) -> Carry:
         chunk = self._chunk(here["weight"], here["weight_chunk"])
-        hold = carry.held, here["held_slot"]
-        gradients = rc.run_weight_gradient(*self._how, chunk, self._blocks, carry.params["blocks"], carry.dx_BSH, *hold)
-        return carry._replace(params=carry.params | {"blocks": gradients})
+        gradients, hold = carry.accumulators["blocks"], (carry.held, here["held_slot"])
+        gradients = rc.run_weight_gradient(*self._how, chunk, self._blocks, gradients, carry.dx_BSH, *hold)
+        return carry._replace(accumulators=carry.accumulators | {"blocks": gradients})
 
     def _saved(self, here: Here, carry: Carry, chunk: Chunk) -> tuple[Any, Any]:
         """What the layers of a chunk saved going forward, and the slot it is in; made again if need be."""
@@ -204,12 +204,12 @@ class _Run:
         if not self.pipeline.schedule.trains:
             loss = vocab.head_loss(table, h_BSH, *labels, stages.vocab, own_loss, stages.cap)
             return carry._replace(loss=carry.loss + loss)
-        grad = carry.params[name]["table"]
+        grad = carry.accumulators[name]["table"]
         done = vocab.head(table, grad, h_BSH, *labels, stages.vocab, own_loss, stages.cap)
         douter, dy_BSH = pullback(done.dh_BsH)
         return carry._replace(
             loss=carry.loss + done.loss,
-            params=_added(carry.params, douter) | {name: {"table": done.grad_vH}},
+            accumulators=_added(carry.accumulators, douter) | {name: {"table": done.grad_vH}},
             gradients=put_if(last, carry.gradients, dy_BSH, here["head_slot"]),
         )
 
@@ -220,8 +220,8 @@ class _Run:
         entering = self._entering(i)
         _, pullback = jax.vjp(lambda own, x: stages.enter(own, params, x, entering), outer(params), self._lookup(i))
         douter, dx_BSH = pullback(dx_BSH)
-        table = vocab.lookup_grad(carry.params["embed"]["table"], self.batch.tokens_MBS[i], dx_BSH)
-        return carry._replace(params=_added(carry.params, douter) | {"embed": {"table": table}})
+        table = vocab.lookup_grad(carry.accumulators["embed"]["table"], self.batch.tokens_MBS[i], dx_BSH)
+        return carry._replace(accumulators=_added(carry.accumulators, douter) | {"embed": {"table": table}})
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class _Run:
             held=held,
             y_BSH=x_BSH,
             dx_BSH=x_BSH,
-            params=accumulators,
+            accumulators=accumulators,
             loss=jnp.zeros((), widened(x_BSH).dtype),
         )
 

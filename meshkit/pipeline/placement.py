@@ -44,6 +44,11 @@ class Placement:
         """Layers that every group has."""
         return min(self.counts)
 
+    @property
+    def shares(self) -> list[float]:
+        """Layers of each group, over those that a stage has at the mean."""
+        return [count * self.stages / self.layers for count in self.counts]
+
     @functools.cached_property
     def starts(self) -> np.ndarray:
         """First layer of each group, int32 [group]."""
@@ -67,6 +72,11 @@ class Placement:
         return where
 
     @property
+    def even(self) -> bool:
+        """Whether all groups have as many layers."""
+        return self.shortest == self.longest
+
+    @property
     def in_order(self) -> bool:
         """Whether the rows are the layers themselves, in order."""
         return bool((self.order == np.arange(len(self.order))).all())
@@ -75,6 +85,8 @@ class Placement:
 def place(layers: int, stages: int, chunks: int = 1, per_stage: Sequence[int] | None = None) -> Placement:
     """Layers on stages: `per_stage` [P·v] if given, else as even as can be, the last groups one longer.
 
+    Even in number is even in cost: blocks are stacks of one module, whose layers do the same products (a window only
+    masks scores, experts are in all layers or in none), and embedding and head are cut over all stages.
     The first stages hold the most microbatches in flight, so the longer groups go to the end.
     Raises MeshkitError, with what would fit, for too few layers or numbers that do not add up.
     """

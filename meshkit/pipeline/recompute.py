@@ -36,11 +36,13 @@ class LayerPolicy(Protocol):
     @property
     def as_made(self) -> bool: ...
 
-    def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]: ...
+    def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]:
+        """y_BSH, and a tree of arrays for the backward. params: of this layer alone."""
 
     def backward(
         self, block: Block, params: Params, saved: Saved, dy_BSH: jax.Array, context: Context
-    ) -> tuple[Params, jax.Array]: ...
+    ) -> tuple[Params, jax.Array]:
+        """Gradients of params and of x_BSH, from what `forward` saved and the gradient of y_BSH."""
 
 
 class SaveInput:
@@ -49,11 +51,13 @@ class SaveInput:
     as_made = False
 
     def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]:
+        """y_BSH and x_BSH."""
         return block(params, x_BSH, context), x_BSH
 
     def backward(
         self, block: Block, params: Params, saved: Saved, dy_BSH: jax.Array, context: Context
     ) -> tuple[Params, jax.Array]:
+        """Through the layer again, then back."""
         return jax.vjp(lambda p, x: block(p, x, context), params, saved)[1](dy_BSH)
 
 
@@ -74,6 +78,7 @@ class SaveResiduals:
         return self.saveable is not None
 
     def forward(self, block: Block, params: Params, x_BSH: jax.Array, context: Context) -> tuple[jax.Array, Saved]:
+        """y_BSH, and the leaves of the pullback that depend on x."""
         y_BSH, pullback = self._vjp(block, params, x_BSH, context)
         leaves = jax.tree.leaves(pullback)
         return y_BSH, [leaves[k] for k in self._depends_on_x(block, params, x_BSH, context)]
@@ -81,6 +86,7 @@ class SaveResiduals:
     def backward(
         self, block: Block, params: Params, saved: Saved, dy_BSH: jax.Array, context: Context
     ) -> tuple[Params, jax.Array]:
+        """The pullback, put together again."""
         x_BSH = jnp.zeros_like(dy_BSH)
         _, pullback = self._vjp(block, params, x_BSH, context)
         leaves, tree = jax.tree.flatten(pullback)
@@ -151,7 +157,7 @@ def run_forward(
 ) -> tuple[jax.Array, Saved]:
     """Through the layers of a chunk, saving into `kept[slot, layer]`."""
 
-    def one(carry: tuple[jax.Array, Saved], k: jax.Array) -> tuple[jax.Array, Saved]:
+    def one(carry: tuple[jax.Array, Saved], k: jax.Array, _: Any) -> tuple[jax.Array, Saved]:
         x_BSH, kept = carry
         y_BSH, saved = policy.forward(block, chunk.fetch(blocks, k), x_BSH, chunk.context(k))
         return y_BSH, _put(kept, saved, slot, k)
@@ -171,13 +177,13 @@ def run_backward(
 ) -> tuple[jax.Array, Params]:
     """Back through the layers of a chunk from `kept[slot, layer]`: dx, and `gradients` added to."""
 
-    def one(carry: tuple[jax.Array, Params], k: jax.Array) -> tuple[jax.Array, Params]:
+    def one(carry: tuple[jax.Array, Params], k: jax.Array, kept: Saved) -> tuple[jax.Array, Params]:
         dy_BSH, gradients = carry
         layer = chunk.fetch(blocks, k)
         dlayer, dx_BSH = policy.backward(block, layer, _get(kept, slot, k), dy_BSH, chunk.context(k))
         return dx_BSH, chunk.deposit(gradients, k, dlayer)
 
-    return chunk.each(one, (dy_BSH, gradients), backward=True)
+    return chunk.each(one, (dy_BSH, gradients), kept, backward=True)
 
 
 def run_input_gradient(
@@ -193,34 +199,44 @@ def run_input_gradient(
 ) -> tuple[jax.Array, Saved]:
     """The first half of `run_backward`: dx, and what the second half needs, into `held[hold_slot, layer]`."""
 
-    def one(carry: tuple[jax.Array, Saved], k: jax.Array) -> tuple[jax.Array, Saved]:
+    def one(carry: tuple[jax.Array, Saved], k: jax.Array, kept: Saved) -> tuple[jax.Array, Saved]:
         dy_BSH, held = carry
         ready = chunk.fetch(blocks, k), chunk.context(k)
         passing = _get(kept, slot, k), dy_BSH
         dx_BSH, values = _split(policy, block, ready, passing).first(ready, passing)
         return dx_BSH, _put(held, values, hold_slot, k)
 
-    return chunk.each(one, (dy_BSH, held), backward=True)
+    return chunk.each(one, (dy_BSH, held), kept, backward=True)
 
 
 def run_weight_gradient(
-    policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, gradients: Params, x: Any, held: Saved, slot: Any
+    policy: LayerPolicy,
+    block: Block,
+    chunk: Chunk,
+    blocks: Params,
+    gradients: Params,
+    x_BSH: Any,
+    held: Saved,
+    slot: Any,
 ) -> Params:
-    """The second half: `gradients` with those added that `held[slot, layer]` gives. x: shape of an activation."""
-    passing = saved_shapes(policy, block, chunk, blocks, x), x
+    """The second half: `gradients` with those added that `held[slot, layer]` gives.
 
-    def one(gradients: Params, k: jax.Array) -> Params:
+    x_BSH: any activation or its ShapeDtypeStruct; only its shape and dtype are looked at.
+    """
+    passing = saved_shapes(policy, block, chunk, blocks, x_BSH), x_BSH
+
+    def one(gradients: Params, k: jax.Array, held: Saved) -> Params:
         ready = chunk.fetch(blocks, k), chunk.context(k)
         dlayer = _split(policy, block, ready, passing).second(ready, _get(held, slot, k))
         return chunk.deposit(gradients, k, dlayer)
 
-    return chunk.each(one, gradients, backward=True)
+    return chunk.each(one, gradients, held, backward=True)
 
 
-def empty_held(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x: Any, slots: int) -> Saved:
+def empty_held(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: Any, slots: int) -> Saved:
     """Buffers for what `slots` microbatches hold between the halves of a backward (see `_by_layer`)."""
     ready = jax.eval_shape(lambda: (chunk.fetch(blocks, 0), chunk.context(0)))
-    passing = saved_shapes(policy, block, chunk, blocks, x), x
+    passing = saved_shapes(policy, block, chunk, blocks, x_BSH), x_BSH
     held = _split(policy, block, ready, passing).held
     return _by_layer(chunk, slots, lambda leading: [buffers.empty(leading, a) for a in held])
 
@@ -228,7 +244,7 @@ def empty_held(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, 
 def forward_only(block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array) -> jax.Array:
     """Through the layers of a chunk, saving nothing."""
 
-    def one(x_BSH: jax.Array, k: jax.Array) -> jax.Array:
+    def one(x_BSH: jax.Array, k: jax.Array, _: Any) -> jax.Array:
         return block(chunk.fetch(blocks, k), x_BSH, chunk.context(k))
 
     return chunk.each(one, x_BSH)

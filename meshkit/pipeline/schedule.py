@@ -11,7 +11,7 @@ The table is what the executor runs, the planner times, the viewer draws and the
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,9 @@ class LawError(ValueError):
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """A checked table of actions. `cells[tick][stage]` is the tuple of actions done there.
+
+    chunks: groups of layers that a stage holds (v). hop: ticks from a result to its arrival at a neighbour: 1, or 2,
+    where an exchange goes on beside the work of the next tick.
 
     Raises LawError, a ValueError, on construction, naming tick, stage and action:
     every action once; a forward after the previous group's; a backward after its own forward and
@@ -124,23 +127,41 @@ class Schedule:
                 count[start : end + 1, group % self.stages] += 1
         return count
 
-    def cost(self, costs: Mapping[str, float]) -> float:
+    def cost(self, costs: Mapping[str, float], shares: Sequence[float] | None = None) -> float:
         """Time of the whole table in lock-step: each tick lasts as long as its busiest stage.
 
-        `costs`: kind -> time of that action for all layers of a stage; a chunk takes its share.
+        `costs`: kind -> time of that action for the layers of a stage. `shares`: as `shares_of` takes them.
         """
-        busiest = (max(sum(costs[a.kind] for a in actions) for actions in column) for column in self.cells)
-        return sum(busiest) / self.chunks
+        parts = self.shares_of(shares)
 
-    def bubble(self, costs: Mapping[str, float]) -> float:
-        """Share of the stages' time that is idle in lock-step, 0 … 1."""
-        work = self.microbatches * sum(costs[kind] for kind in self.kinds)
-        return 1 - work / self.cost(costs)
+        def busy(stage: int, actions: tuple[Action, ...]) -> float:
+            return sum(costs[a.kind] * parts[a.chunk * self.stages + stage] for a in actions)
 
-    @property
-    def ideal_bubble(self) -> float:
-        """(P−1)/(m+P−1), the idle share of an ideal pipeline of equal actions (GPipe, arXiv 1811.06965)."""
-        return (self.stages - 1) / (self.microbatches + self.stages - 1)
+        return sum(max(busy(stage, actions) for stage, actions in enumerate(column)) for column in self.cells)
+
+    def bubble(self, costs: Mapping[str, float], shares: Sequence[float] | None = None) -> float:
+        """Share of the stages' time that is idle in lock-step, 0 … 1. Arguments as for `cost`."""
+        work = self.microbatches * sum(costs[kind] for kind in self.kinds) * sum(self.shares_of(shares))
+        return 1 - work / (self.stages * self.cost(costs, shares))
+
+    def ideal_bubble(self, shares: Sequence[float] | None = None) -> float:
+        """The idle share of an ideal pipeline: (P−1)/(m+P−1) of equal stages (GPipe, arXiv 1811.06965).
+
+        Of stages with the work w: 1 − mΣw / P·max(m·w_s + Σw_{u<s}). Stage s works on m microbatches; those before it
+        go forward before it can begin, and backward after it has ended. `shares`: as `shares_of` takes them.
+        """
+        parts, m = self.shares_of(shares), self.microbatches
+        work = [sum(parts[stage :: self.stages]) for stage in range(self.stages)]
+        total = max(m * own + sum(work[:stage]) for stage, own in enumerate(work))
+        return 1 - m * sum(work) / (self.stages * total)
+
+    def shares_of(self, shares: Sequence[float] | None) -> Sequence[float]:
+        """By group, its layers over those of a stage (`Placement.shares`); None: chunks of equal length."""
+        groups = self.stages * self.chunks
+        parts = [1 / self.chunks] * groups if shares is None else shares
+        if len(parts) != groups:
+            raise ValueError(f"{len(parts)} shares for {groups} groups of layers")
+        return parts
 
     def __str__(self) -> str:
         """The grid as text: a row a stage, a column a tick, `F2+B0` for two actions, `.` for none."""

@@ -97,9 +97,14 @@ class Model(Protocol):
     head: VocabTable | None
     blocks: nnx.Module
 
-    def enter(self, x_BSH: jax.Array, context: Context) -> jax.Array: ...
-    def leave(self, x_BSH: jax.Array) -> jax.Array: ...
-    def __call__(self, tokens_BS: jax.Array, context: Context) -> jax.Array: ...
+    def enter(self, x_BSH: jax.Array, context: Context) -> jax.Array:
+        """Looked-up embeddings -> input of the first block."""
+
+    def leave(self, x_BSH: jax.Array) -> jax.Array:
+        """Output of the last block -> input of the head."""
+
+    def __call__(self, tokens_BS: jax.Array, context: Context) -> jax.Array:
+        """Tokens -> logits [B, S, V], the whole model on one device."""
 
 
 def stack(layers: int, block: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs) -> nnx.Module:

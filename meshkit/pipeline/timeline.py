@@ -81,7 +81,7 @@ def lock_step(
 
     costs: kind -> time of that action for all layers of a stage. hop: time of an exchange with the
     neighbours: after the work of a tick or, where the schedule's hop takes two ticks, beside it.
-    shares: [group] part of a stage's layers that each group has; absent: equal chunks.
+    shares: as `Schedule.shares_of` takes them.
     """
     times, exchanges = _times(schedule, costs, shares), _exchanges(schedule)
     spans: list[Span] = []
@@ -193,10 +193,7 @@ def trace(timeline: Timeline) -> dict[str, Any]:
 
 def _times(schedule: Schedule, costs: Mapping[str, float], shares: Sequence[float] | None) -> dict[str, list[float]]:
     """Kind -> time of that action by group."""
-    groups = schedule.stages * schedule.chunks
-    parts = [1 / schedule.chunks] * groups if shares is None else shares
-    if len(parts) != groups:
-        raise ValueError(f"{len(parts)} shares for {groups} groups of layers")
+    parts = schedule.shares_of(shares)
     return {kind: [costs[kind] * part for part in parts] for kind in schedule.kinds}
 
 

@@ -46,6 +46,25 @@ class Trips:
 
         None when that cannot be known, as in a loop of a model's own that ends when it will.
         """
+        found = self._runs(path)
+        return None if found is None else found[1].sum(0)
+
+    def by_tick(self, path: Sequence[Loop], op_name: str) -> np.ndarray | None:
+        """`of`, tick by tick of the schedule, for the instruction of that name: int array [tick, stage].
+
+        None too for what stands in no tick, though its name is that of an action: the compiler moved it.
+        """
+        phase, runs = self._runs(path) or (None, np.zeros(0))
+        named = _ACTION.search(op_name)
+        if phase is None and named and len(runs):  # the scan of one tick is no loop any more
+            phase = self.phases[int(named[1])]
+        if phase is None or len(runs) != phase.stop - phase.start:
+            return None
+        return np.pad(runs, ((phase.start, self.schedule.ticks - phase.stop), (0, 0)))
+
+    def _runs(self, path: Sequence[Loop]) -> tuple[Phase | None, np.ndarray] | None:
+        """The phase that a path stands in, and how often each of its ticks runs it: int array [tick, stage]. Outside
+        of the ticks None, and an array of one row."""
         phase: Phase | None = None
         open_, others, scanned = np.ones((1, self.schedule.stages), bool), 1, 1
         for loop in path:
@@ -60,11 +79,11 @@ class Trips:
             else:
                 others *= loop.trips
         if phase is None:
-            return np.full(self.schedule.stages, others)
+            return None, np.full((1, self.schedule.stages), others)
         # A scan of one tick is no loop any more; any other that has not its own trips was changed by the compiler.
         if scanned != phase.stop - phase.start:
             return None
-        return others * np.broadcast_to(open_, (scanned, self.schedule.stages)).sum(0)
+        return phase, others * np.broadcast_to(open_, (scanned, self.schedule.stages))
 
     def open(self, phase: Phase, action: str, row: int | None) -> np.ndarray:
         """When stages do one of ACTIONS, or, with `row`, that row of it: bool array [tick of the phase, stage], or

@@ -1,8 +1,8 @@
 """Embedding and cross-entropy with the vocabulary cut over pipe × tensor.
 
-Every device holds rows_per_device rows of a [vocabulary, width] table and takes its part of each
-microbatch's look-up and logits, so that no stage waits for a head on the last one. Collectives and
-backward passes are written out here: automatic differentiation never crosses a manual collective.
+Every device holds v rows of a [vocabulary, width] table and takes its part of each microbatch's
+look-up and logits, so that no stage waits for a head on the last one. Collectives and backward passes
+are written out here: automatic differentiation never crosses a manual collective.
 
 Shapes: B microbatch size, S sequence, s sequence / tensor, H width, V vocabulary, v rows on a device.
 Functions run inside a region that is manual over (data, pipe); activations enter and leave with the

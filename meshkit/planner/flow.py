@@ -1,7 +1,7 @@
 """How long a pipeline takes, from what a stage's actions take: the tables' own time, without running through them.
 
-Lock-step (meshkit): a tick lasts as long as its busiest stage. Where all chunks are alike, that is the closed form
-in the builders' docstrings; else the table is built, once, for few microbatches, and prolonged: in the steady
+Lock-step (meshkit): a tick lasts as long as its busiest stage. Where all chunks are alike, that is a closed form;
+else the table is built, once, for few microbatches, and prolonged: in the steady
 state more microbatches always cost the same. Asynchronous (one program a stage): the longest path.
 """
 
@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from meshkit.pipeline import builders
-from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, from_ticks
+from meshkit.pipeline import builders, closed_forms
+from meshkit.pipeline.schedule import BACKWARD, FORWARD, Schedule, from_ticks
 
 STEADY = 2
 """A table of STEADY·P microbatches or more has reached its steady state."""
+
+HOP = 1
+"""Ticks of a hop: no estimate knows `pipeline.overlap`."""
 
 Costs = Mapping[str, float]
 """Kind of action -> its time for one layer."""
@@ -24,7 +27,7 @@ def lock_step(name: str, stages: int, microbatches: int, chunks: int, costs: Cos
     """Time of a table, hops left out. counts: layers of each of the P·v groups."""
     if len(set(counts)) == 1:
         times = {kind: cost * counts[0] * chunks for kind, cost in costs.items()}
-        return CLOSED[name](stages, microbatches, chunks, times)
+        return closed_forms.TIME[name](stages, microbatches, chunks, HOP, times)
     short, step = shortened(name, stages, microbatches)
     time = _table_time(name, stages, short, chunks, costs, tuple(counts))
     if short == microbatches:
@@ -36,45 +39,6 @@ def lock_step(name: str, stages: int, microbatches: int, chunks: int, costs: Cos
 def shortened(name: str, stages: int, microbatches: int) -> tuple[int, int]:
     """The fewest microbatches that reach the steady state, and by how many it goes on: interleaved by P at a time."""
     return min(microbatches, STEADY * stages), stages if name == "interleaved" else 1
-
-
-def _gpipe(stages: int, m: int, chunks: int, times: Costs) -> float:
-    return (m + stages - 1) * (times[FORWARD] + times[BACKWARD])
-
-
-def _interleaved(stages: int, m: int, chunks: int, times: Costs) -> float:
-    return (m + (stages - 1) / chunks) * (times[FORWARD] + times[BACKWARD])
-
-
-def _zero_bubble(stages: int, m: int, chunks: int, times: Costs) -> float:
-    edge = (stages - 1) * (times[FORWARD] + times[INPUT])
-    return edge + m * (times[FORWARD] + times[INPUT] + times[WEIGHT])
-
-
-CLOSED = {"gpipe": _gpipe, "1f1b": _gpipe, "interleaved": _interleaved, "zero-bubble": _zero_bubble}
-"""Schedule -> time of a table of equal chunks: (P, m, v, kind -> time of it on a whole stage)."""
-
-
-def ticks(name: str, stages: int, m: int, chunks: int) -> int:
-    """Columns of a table, each of which ends with a hop."""
-    return {
-        "gpipe": 2 * (m + stages - 1),
-        "1f1b": m + 2 * (stages - 1),
-        "zero-bubble": m + 2 * (stages - 1),
-        "interleaved": m * chunks + stages * (chunks + 1) - 2,
-    }[name]
-
-
-def slots(name: str, stages: int, m: int, chunks: int) -> dict[str, int]:
-    """Slots of each file that `pipeline.slots.allocate` gives a table."""
-    kept = {
-        "gpipe": m,
-        "1f1b": min(m, 2 * stages - 1),
-        "zero-bubble": min(m, 2 * stages - 1),
-        "interleaved": min(m * chunks, stages * (chunks + 1) - 1),
-    }[name]
-    held = min(m, stages) if name == "zero-bubble" else 0
-    return {"inputs": 1, "kept": kept, "gradients": m if name == "gpipe" else 1, "held": held}
 
 
 @functools.lru_cache(maxsize=256)

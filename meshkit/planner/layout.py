@@ -5,13 +5,14 @@ import functools
 
 from meshkit.config import MeshShape, RunConfig
 from meshkit.models.presets import Sizes
+from meshkit.pipeline.closed_forms import TIME
 from meshkit.pipeline.costs import uncounted
 from meshkit.pipeline.placement import Placement, place
 
 BFLOAT16, FLOAT32 = 2, 4
 
-SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "interleaved")
-"""Those that the planner has closed forms for."""
+SCHEDULES = tuple(TIME)
+"""Those that there are closed forms for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Layout:
     """One way to cut a job. microbatch: samples of a replica that flow together; microbatches: how many a step.
 
     sequence_parallel: activations between layers cut over tensor too (meshkit always does; others may not).
+    layers_per_stage: of each of the P·v groups; None: as even as can be.
     """
 
     mesh: MeshShape
@@ -44,24 +46,30 @@ class Layout:
     recompute: str = "full"
     zero: int = 1
     sequence_parallel: bool = True
+    layers_per_stage: tuple[int, ...] | None = None
 
     @property
     def chunks(self) -> int:
         """Groups of layers that stages hold in all."""
         return self.mesh.pipe * self.virtual
 
+    def placement(self, layers: int) -> Placement:
+        """Which of a model's `layers` sit where."""
+        return placement(layers, self.mesh.pipe, self.virtual, self.layers_per_stage)
+
     def __str__(self) -> str:
         mesh, virtual = self.mesh, f" v={self.virtual}" if self.virtual > 1 else ""
+        layers = f", layers {'+'.join(map(str, self.layers_per_stage))}" if self.layers_per_stage else ""
         return (
             f"D={mesh.data} T={mesh.tensor} P={mesh.pipe}, {self.microbatches} microbatches of {self.microbatch}, "
-            f"{self.schedule}{virtual}, recompute {self.recompute}, zero {self.zero}"
+            f"{self.schedule}{virtual}{layers}, recompute {self.recompute}, zero {self.zero}"
         )
 
 
 @functools.lru_cache(maxsize=1024)
-def placement(layers: int, stages: int, chunks: int) -> Placement:
+def placement(layers: int, stages: int, chunks: int, per_stage: tuple[int, ...] | None = None) -> Placement:
     """`place`, remembered: a search asks for the same few."""
-    return place(layers, stages, chunks)
+    return place(layers, stages, chunks, per_stage)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -90,6 +98,7 @@ def of_config(config: RunConfig, mesh: MeshShape) -> Layout:
         pipeline.virtual,
         config.recompute,
         config.zero,
+        layers_per_stage=None if pipeline.layers_per_stage is None else tuple(pipeline.layers_per_stage),
     )
 
 
@@ -101,7 +110,6 @@ def beyond(config: RunConfig, sizes: Sizes) -> list[str]:
         "loss": (config.loss, ("cross_entropy",)),
         "optimizer.name": (config.optimizer.name, ("adamw",)),
         "pipeline.schedule": (config.pipeline.schedule, SCHEDULES),
-        "pipeline.layers_per_stage": (config.pipeline.layers_per_stage, (None,)),
         "pipeline.overlap": (config.pipeline.overlap, (False,)),
     }
     model = [what for what in [uncounted(sizes)] if what is not None]

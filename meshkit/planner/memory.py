@@ -6,9 +6,9 @@ so all hold the same. Other frameworks: as arXiv 2205.05198 counts it, stage by 
 
 import functools
 
+from meshkit.pipeline import closed_forms
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
-from meshkit.planner import flow
-from meshkit.planner.layout import BFLOAT16, Layout, placement
+from meshkit.planner.layout import BFLOAT16, Layout
 from meshkit.planner.workload import Workload, layer_parameters, linears, stage_layers, table_parameters
 
 Bytes = dict[str, float]
@@ -28,7 +28,7 @@ def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     """The larger of two moments: weights gathered (and a stack of them transposed), or the pipeline at work."""
     sizes, mesh, zero = work.sizes, layout.mesh, layout.zero
     T, P, D = mesh.tensor, mesh.pipe, mesh.data
-    rows = placement(sizes.layers, P, layout.virtual).longest
+    rows = layout.placement(sizes.layers).longest
     layers = rows * layout.virtual
     blocks = layers * work.layer_weights / T
     tables = table_parameters(sizes) * (1 if sizes.tied else 2) / (T * P)
@@ -61,11 +61,10 @@ def _activations(
     table: schedule, P, m, v; rows: layers of a chunk.
     """
     sizes, (schedule, stages, _, chunks) = work.sizes, table
-    counts = flow.slots(*table)
+    counts = closed_forms.slots(*table)
     tokens = microbatch * work.sequence
     activation = tokens * sizes.width * work.element / T
-    at_once = stages == 1 and chunks == 1 and schedule != "gpipe"
-    by_layer = recompute != "full" or at_once
+    by_layer = recompute != "full" or closed_forms.backward_at_once(schedule, stages, chunks)
     layer = tokens * kept_bytes(sizes, recompute, work.precision) / T
     kept = counts["kept"] * (layer * rows if by_layer else activation) + (0 if by_layer else rows * activation)
     # The inputs of linears that are cut by columns are held whole, as they were gathered.

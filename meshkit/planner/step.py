@@ -3,11 +3,12 @@
 import functools
 from typing import NamedTuple
 
+from meshkit.pipeline import closed_forms
 from meshkit.pipeline.costs import FLOAT32
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from meshkit.planner import flow
 from meshkit.planner.cluster import Group
-from meshkit.planner.layout import Layout, placement
+from meshkit.planner.layout import Layout
 from meshkit.planner.workload import (
     DATA,
     PIPE,
@@ -42,8 +43,8 @@ Step = tuple[tuple[Part, ...], float]
 def lock_step(work: Workload, layout: Layout, peers: dict[str, Group]) -> Step:
     """Under meshkit: a tick lasts as long as its busiest stage, and all stages share embedding and head."""
     mesh, m, name = layout.mesh, layout.microbatches, layout.schedule
-    counts = placement(work.sizes.layers, mesh.pipe, layout.virtual).counts
-    at_once = mesh.pipe == 1 and layout.virtual == 1 and name != "gpipe"
+    counts = layout.placement(work.sizes.layers).counts
+    at_once = closed_forms.backward_at_once(name, mesh.pipe, layout.virtual)
     one = layer(work, layout.microbatch, peers["tensor"], True, layout.recompute, at_once)
     split, weights = name == "zero-bubble", work.layer_weights / mesh.tensor
     fetches = 2 if layout.recompute == "full" and not at_once else 1
@@ -54,7 +55,7 @@ def lock_step(work: Workload, layout: Layout, peers: dict[str, Group]) -> Step:
     longest = max(sum(counts[s :: mesh.pipe]) for s in range(mesh.pipe))
     activation = layout.microbatch * work.sequence * work.sizes.width * work.element / mesh.tensor
     shared, hop = _between_stages(work, activation, peers["pipe"])
-    columns = flow.ticks(name, mesh.pipe, m, layout.virtual)
+    columns = closed_forms.ticks(name, mesh.pipe, m, layout.virtual)
     rows = max(counts) * layout.virtual
     parts = (
         *(Part(action, m * longest, terms) for action, terms in zip(Layer._fields, one, strict=True)),

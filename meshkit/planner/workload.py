@@ -14,7 +14,7 @@ from meshkit.pipeline.costs import BYTES, FLOAT32, WIDENING
 from meshkit.planner import collectives
 from meshkit.planner.cluster import Cluster, Group
 from meshkit.planner.hardware import Accelerator
-from meshkit.planner.layout import Layout, balanced, placement
+from meshkit.planner.layout import Layout, balanced
 from meshkit.planner.profile import Profile
 
 COMPUTE, TENSOR, PIPE, DATA, BUBBLE = KINDS = ("compute", "tensor", "pipe", "data", "bubble")
@@ -127,7 +127,7 @@ def stage_layers(sizes: Sizes, layout: Layout, profile: Profile) -> list[int]:
     P = layout.mesh.pipe
     if profile.balanced:
         return list(balanced(sizes.layers, P, head_in_layers(sizes)))
-    counts = placement(sizes.layers, P, layout.virtual).counts
+    counts = layout.placement(sizes.layers).counts
     return [sum(counts[s::P]) for s in range(P)]
 
 

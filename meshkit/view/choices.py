@@ -5,14 +5,14 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from meshkit.planner import flow
+from meshkit.planner.layout import SCHEDULES
 from meshkit.view.setting import PRECISION, RECOMPUTE, ZERO, Case, IllegalSettingError, Setting, World, resolve
 
 VALUES: dict[str, tuple[Any, ...]] = {
     "data": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512),
     "tensor": (1, 2, 4, 8, 16, 32),
     "pipe": (1, 2, 3, 4, 5, 8, 10, 16, 20, 32),
-    "schedule": tuple(flow.CLOSED),
+    "schedule": SCHEDULES,
     "virtual": (1, 2, 4, 5, 8),
     "microbatches": (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512),
     "recompute": RECOMPUTE,

@@ -13,7 +13,7 @@ from meshkit.errors import MeshkitError
 from meshkit.mesh import resolve as resolve_mesh
 from meshkit.models.presets import sizes
 from meshkit.pipeline.costs import WIDENING, uncounted
-from meshkit.planner import flow
+from meshkit.planner.layout import SCHEDULES
 from meshkit.view import export
 from meshkit.view.page_file import Boot, Preset
 from meshkit.view.server import HOST, server
@@ -79,9 +79,9 @@ def of_config(config: RunConfig, cluster: str) -> Setting:
         mesh = resolve_mesh(mesh, config.devices)
     if -1 in mesh.sizes.values():
         raise MeshkitError(f"mesh {mesh}: the view needs to know how many devices: set mesh.data, or devices")
-    if pipeline.schedule not in flow.CLOSED:
+    if pipeline.schedule not in SCHEDULES:
         raise MeshkitError(
-            f"pipeline.schedule = {pipeline.schedule!r}: the view knows {', '.join(flow.CLOSED)}; "
+            f"pipeline.schedule = {pipeline.schedule!r}: the view knows {', '.join(SCHEDULES)}; "
             f"meshkit schedule {pipeline.schedule} draws a file"
         )
     return Setting(

@@ -15,7 +15,7 @@ from meshkit.planner import flow
 from meshkit.planner.cluster import Cluster, regular
 from meshkit.planner.estimate import Estimate, estimate_on, workload
 from meshkit.planner.hardware import CATALOGUE, GIGA, MICRO, Accelerator, Link
-from meshkit.planner.layout import Job, Layout, placement
+from meshkit.planner.layout import SCHEDULES, Job, Layout, placement
 from meshkit.planner.workload import Workload
 
 NODES_OF_A_RACK = 4
@@ -174,7 +174,7 @@ def resolve(world: World, setting: Setting) -> Case:
 
 def _config(world: World, setting: Setting) -> RunConfig:
     """The keys of a config that the setting is. Raises MeshkitError for a value that a control cannot have."""
-    for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", flow.CLOSED)):
+    for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", SCHEDULES)):
         if getattr(setting, name) not in known:
             raise MeshkitError(f"{name} = {getattr(setting, name)}: no such {name}; known: {', '.join(known)}")
     policies = {"recompute": RECOMPUTE, "zero": ZERO, "precision": PRECISION}

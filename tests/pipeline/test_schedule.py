@@ -135,7 +135,8 @@ def test_the_bubble_of_equal_actions_is_the_ideal_one(
     build: Callable[[int, int], Schedule], P: int, m: int, F: float, B: float
 ) -> None:
     schedule = build(P, m)
-    assert schedule.bubble({FORWARD: F, BACKWARD: B}) == pytest.approx(schedule.ideal_bubble, abs=1e-12)
+    assert schedule.bubble({FORWARD: F, BACKWARD: B}) == pytest.approx((P - 1) / (m + P - 1), abs=1e-12)
+    assert schedule.ideal_bubble() == pytest.approx((P - 1) / (m + P - 1), abs=1e-12)
 
 
 def test_interleaving_shrinks_the_bubble() -> None:

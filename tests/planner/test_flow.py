@@ -1,4 +1,4 @@
-"""The planner's closed forms against the executor's own tables."""
+"""The planner's times of pipelines against the executor's own tables."""
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +8,6 @@ from meshkit.pipeline import timeline
 from meshkit.pipeline.builders import build
 from meshkit.pipeline.placement import place
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
-from meshkit.pipeline.slots import allocate
 from meshkit.planner import flow
 
 NAMES = ["gpipe", "1f1b", "zero-bubble", "interleaved"]
@@ -25,25 +24,17 @@ def tables(draw: st.DrawFn) -> Schedule:
     return build(name, stages, microbatches, chunks)
 
 
-@given(table=tables(), costs=costs, spare=st.integers(0, 40))
+@given(table=tables(), costs=costs, spare=st.integers(0, 40), data=st.data())
 @settings(deadline=None)
-def test_time_is_the_tables(table: Schedule, costs: dict[str, float], spare: int) -> None:
-    """Even layers or not: the closed form, or the prolonged table, is what the whole table takes."""
+def test_time_is_the_tables(table: Schedule, costs: dict[str, float], spare: int, data: st.DataObject) -> None:
+    """Layers even, balanced or by hand: the closed form, or the prolonged table, is what the whole table takes."""
     groups = table.stages * table.chunks
-    counts = place(groups + spare, table.stages, table.chunks).counts
-    whole = {kind: cost * sum(counts) / table.stages for kind, cost in costs.items()}
-    shares = [count * table.stages / sum(counts) for count in counts]
-    line = timeline.lock_step(table, whole, shares=shares)
-    ours = flow.lock_step(table.name, table.stages, table.microbatches, table.chunks, costs, counts)
+    by_hand = data.draw(st.none() | st.lists(st.integers(1, 9), min_size=groups, max_size=groups))
+    placement = place(sum(by_hand or [groups, spare]), table.stages, table.chunks, by_hand)
+    whole = {kind: cost * placement.layers / table.stages for kind, cost in costs.items()}
+    line = timeline.lock_step(table, whole, shares=placement.shares)
+    ours = flow.lock_step(table.name, table.stages, table.microbatches, table.chunks, costs, placement.counts)
     assert ours == pytest.approx(line.total, rel=1e-9)
-
-
-@given(table=tables())
-def test_columns_and_slots_are_the_tables(table: Schedule) -> None:
-    allocated = allocate(table)
-    assert flow.ticks(table.name, table.stages, table.microbatches, table.chunks) == table.ticks
-    slots = flow.slots(table.name, table.stages, table.microbatches, table.chunks)
-    assert slots == {file: getattr(allocated, file) for file in slots}
 
 
 @given(stages=st.integers(1, 8), microbatches=st.integers(1, 24), costs=costs)
