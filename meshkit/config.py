@@ -206,7 +206,9 @@ class RunConfig(Section):
 
     steps: Positive = Field(100, description="Optimizer steps.")
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of parameters, dropout and data order.")
-    run_dir: str = Field("runs/run", description="Folder of the run's files; a run that is there goes on (see resume).")
+    run_dir: str = Field(
+        "runs/run", min_length=1, description="Folder of the run's files; a run that is there goes on (see resume)."
+    )
     resume: str = Field(
         "auto",
         description="auto: go on from run_dir's checkpoints; never: in a numbered neighbour; or a checkpoint's path.",

@@ -19,7 +19,9 @@ def load_object(path: str, key: str, known: Iterable[str] = ()) -> Any:
     """
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name or module_name.startswith("."):
-        raise MeshkitError(f"{key} = {path!r}: not a built-in and not 'package.module:object'; {nearest(path, known)}")
+        known = list(known)
+        what, hint = ("not a built-in and not", f"; {nearest(path, known)}") if known else ("not of the form", "")
+        raise MeshkitError(f"{key} = {path!r}: {what} 'package.module:object'{hint}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)

@@ -45,9 +45,15 @@ def opening(step: TrainStep, sources: Sources) -> Iterator[str]:
 
 
 def summary(
-    step: TrainStep, compiled: Any, history: list[dict[str, float]], sources: Sources, state: State, run_dir: Path
+    step: TrainStep,
+    compiled: Any,
+    history: list[dict[str, float]],
+    steps: int,
+    sources: Sources,
+    state: State,
+    run_dir: Path,
 ) -> dict[str, Any]:
-    """The end of a run as a dict for JSON; the same on every process.
+    """The end of a run of `steps` steps as a dict for JSON; the same on every process.
 
     memory_bytes: XLA's peak for one device (arguments, results, temporaries). bubbles: idle share of the time of
     the stages, with the layers that each has: of an ideal pipeline, and of this table in lock-step. losses: nats a
@@ -68,7 +74,7 @@ def summary(
         "skipped_steps": int(history[-1]["skipped_total"]),
         **{name: history[-1][name] for name in ("loss", "held_out_loss") if name in history[-1]},
         **({"held_out_loss_of_counting": baselines} if (baselines := _baselines(sources)) else {}),
-        "steps": int(history[-1]["step"]),
+        "steps": steps,
         "run_dir": str(run_dir),
     }
     if config.sample_tokens:

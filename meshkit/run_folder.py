@@ -2,10 +2,14 @@
 
 import contextlib
 import dataclasses
+import fcntl
 import itertools
+import os
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from types import TracebackType
+from typing import IO, Any, Self
 
 import jax
 import numpy as np
@@ -20,34 +24,43 @@ from meshkit.errors import MeshkitError
 from meshkit.metrics import MetricsWriter, Progress
 
 CONFIG_FILE = "config.toml"
+LOCK_FILE = "lock"
 
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-    """Where a run's files are: config.toml, metrics.jsonl, TensorBoard events."""
+    """Where a run's files are: config.toml, metrics.jsonl, TensorBoard events. A context manager: no other run may
+    write there meanwhile."""
 
     path: Path
     mine: bool
+    lock: IO[str] | None
 
     @classmethod
     def create(cls, config: RunConfig, fresh: bool) -> Self:
         """The folder named by `run_dir`, made if need be; if `fresh`, numbered beside one that holds a run.
 
-        The resolved config is written there. Raises MeshkitError when it cannot be.
+        The resolved config is written there. Raises MeshkitError when it cannot be, or another run is at work there.
         """
-        mine, number, reason = jax.process_index() == 0, FAILED, "see the message of process 0"
+        mine, number, lock = jax.process_index() == 0, FAILED, None
+        reason = "cannot be written (see the message of process 0)"
         if mine:
             try:
-                number = _claim(config, fresh)
+                number, lock = _claim(config, fresh)
             except OSError as error:
-                reason = error.strerror or str(error)
+                reason = f"cannot be written ({error.strerror})" if error.strerror else str(error)
         # Process 0 tells all others which folder it is, or that there is none and they must stop too.
         number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
         if number == FAILED:
-            raise MeshkitError(
-                f"run_dir = {config.run_dir!r}: cannot be written ({reason}): choose a folder that can be made"
-            )
-        return cls(_numbered(config.run_dir, number), mine)
+            raise MeshkitError(f"run_dir = {config.run_dir!r}: {reason}: choose another folder")
+        return cls(_numbered(config.run_dir, number), mine, lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.lock is not None:
+            self.lock.close()
 
     def metrics(self, history: list[dict[str, float]]) -> Any:
         """A MetricsWriter in this folder, which goes on after the records of `history`."""
@@ -77,15 +90,39 @@ def note(text: str) -> None:
 FAILED = 0
 
 
-def _claim(config: RunConfig, fresh: bool) -> int:
-    """Make the folder with the config in it, the first that holds no run yet if `fresh`, and return its number."""
+def _claim(config: RunConfig, fresh: bool) -> tuple[int, IO[str]]:
+    """Make the folder with the config in it, the first that holds no run yet if `fresh`.
+
+    Returns its number, and its lock.
+    """
     free = (n for n in itertools.count(1) if not (_numbered(config.run_dir, n) / CONFIG_FILE).exists())
     number = next(free) if fresh else 1
     path = _numbered(config.run_dir, number)
     path.mkdir(parents=True, exist_ok=True)
+    lock = _locked(path)
     values = config.model_copy(update={"run_dir": str(path)}).model_dump(exclude_none=True)
     (path / CONFIG_FILE).write_text(tomli_w.dumps(values), encoding="utf-8")
-    return number
+    return number, lock
+
+
+def _locked(path: Path) -> IO[str]:
+    """The folder's lock file, locked until it is closed or the process ends, however it ends.
+
+    Raises OSError when a run that lives holds it; its message says which.
+    """
+    lock = (path / LOCK_FILE).open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        who = lock.read().strip() or "another process"
+        lock.close()
+        raise OSError(f"{who} trains there, and two runs would mix their files") from None
+    except OSError:
+        pass  # of a file system without locks: nobody can tell
+    lock.truncate(0)
+    print(f"process {os.getpid()} on {socket.gethostname()}", file=lock, flush=True)
+    return lock
 
 
 def _numbered(run_dir: str, number: int) -> Path:

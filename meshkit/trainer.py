@@ -123,6 +123,7 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
         # Made last: a config that cannot run leaves no folder behind.
         folder = RunFolder.create(config, fresh=config.resume == NEVER)
         with (
+            folder,
             folder.metrics(beginning.history) as writer,
             folder.progress(config.steps, beginning.step) as progress,
             Checkpoints(home(config, folder.path), config.checkpoint, progress.note, beginning.own) as checkpoints,
@@ -135,7 +136,7 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
             watchers = writer, progress, checkpoints, preemption, recorder, watchdog
             run = _Run(config, step, layout, record, beginning, batches, held_out, *watchers)
             state = run.loop()
-    summary = report.summary(step, run.compiled, run.history, sources, state, folder.path)
+    summary = report.summary(step, run.compiled, run.history, run.number, sources, state, folder.path)
     if recorder.done:
         summary |= recorder.report(step, run.compiled)
     folder.show(summary)
@@ -243,19 +244,30 @@ class _Run:
         self.watchdog.begins(f"waiting for step {number}")
         values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
         self.watchdog.finished(number)
-        if values.pop("skipped") >= MAX_SKIPPED:
+        skipped = values.pop("skipped")
+        if skipped >= MAX_SKIPPED:
             raise MeshkitError(
                 f"step {number}: {MAX_SKIPPED} steps in a row had gradients that are not finite (loss "
                 f"{values['loss']}, gradient norm {values['grad_norm']}): lower optimizer.learning_rate = "
                 f"{self.config.optimizer.learning_rate}, raise optimizer.warmup_steps, or look at the data"
             )
+        if skipped:
+            self.progress.note(
+                f"step {number} is skipped, its gradients are not finite: {int(values['skipped_total'])} so far"
+            )
         if evaluate is None and not self._logging_is_due(number):
             return
+        if not values["target_tokens"]:
+            self.progress.note(f"warning: step {number} had no target, its weights are all 0: it taught nothing")
         values["learning_rate"] = float(self.rates[number - 1])
         values["tokens_per_second"] = self._throughput(number)
         if evaluate is not None:
             self.watchdog.begins(f"evaluating after step {number}", granted=0 if self.evaluated else HOUR)
-            values["held_out_loss"] = self._evaluate(evaluate)
+            loss, tokens = self._evaluate(evaluate)
+            if tokens:
+                values["held_out_loss"] = loss / tokens
+            else:
+                self.progress.note("warning: no held-out loss, the weights of the held-out data are all 0")
             self.evaluated = True
         self.history.append({"step": number, **values})
         try:
@@ -283,12 +295,12 @@ class _Run:
         steps, self.timed_from = number - self.timed_from, number
         return steps * self.config.data.batch * self.config.data.sequence / (time.perf_counter() - self.clock)
 
-    def _evaluate(self, state: State) -> float:
-        """Mean loss of a target token over EVALUATION_BATCHES held-out batches, at most one epoch of them."""
+    def _evaluate(self, state: State) -> tuple[float, float]:
+        """(loss summed over target tokens, how many) of EVALUATION_BATCHES held-out batches, at most one epoch."""
         epoch = max(1, self.held_out.samples // self.config.data.batch)
         sums = [self._held_out_sums(state, self.held_out.at(k)) for k in range(min(EVALUATION_BATCHES, epoch))]
         loss, tokens = np.sum(jax.device_get(sums), axis=0)
-        return float(loss / tokens)
+        return float(loss), float(tokens)
 
     def _held_out_sums(self, state: State, batch: Batch) -> tuple[jax.Array, jax.Array]:
         sums = self.step.evaluate(state["params"], batch)

@@ -148,7 +148,13 @@ def _compared(config: RunConfig, devices: list[Any]) -> tuple[list[Row], list[Co
     with jax.enable_x64(True):
         # Accumulating in less than float64 is part of the config's own precision.
         double = _train_step(config.model_copy(update={"grad_dtype": "float32"}), devices, "float64")
+        _check_loss_is_wide(double)
         exact = on_one_device(double, start, batches)
+        if not np.isfinite(exact.losses).all():
+            raise MeshkitError(
+                f"on one device the losses of {len(exact.losses)} steps are {exact.losses.tolist()}: there is nothing to "
+                "compare; lower optimizer.learning_rate, or mend model and loss"
+            )
         course, compiled = on_mesh(double, start, batches)
         rows += compare.exactly(course, exact)
         costs = [] if double.stages.placement.even else uneven.costs(double, compiled)
@@ -157,6 +163,19 @@ def _compared(config: RunConfig, devices: list[Any]) -> tuple[list[Row], list[Co
             (course, _), one = on_mesh(step, start, batches), on_one_device(step, start, batches)
         rows += compare.roughly(course, one, exact, own, _epsilon(step))
     return rows, costs
+
+
+def _check_loss_is_wide(step: TrainStep) -> None:
+    """Raises MeshkitError for a loss of one's own that rounds float64 to less: no layout could be proven with it."""
+    if step.loss is None:
+        return
+    logits = jax.ShapeDtypeStruct((1, step.config.data.sequence, step.stages.vocab), jnp.float64)
+    losses = jax.eval_shape(step.loss, logits, jax.ShapeDtypeStruct(logits.shape[:2], jnp.int32))
+    if losses.dtype != jnp.float64:
+        raise MeshkitError(
+            f"loss = {step.config.loss!r}: of float64 logits it makes {losses.dtype} losses, and verify compares to "
+            f"{compare.BOUND:g}: compute in the dtype of the logits, which is float32 or wider"
+        )
 
 
 def _epsilon(step: TrainStep) -> float:

@@ -418,7 +418,7 @@ def test_ctrl_c_is_exit_130(config: str, monkeypatch: pytest.MonkeyPatch, capsys
 
     monkeypatch.setattr(cli, "load", stop)
     assert main(["train", config]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    assert capsys.readouterr().err == "interrupted: steps after the last checkpoint are lost; a SIGTERM saves\n"
 
 
 # --- as a program -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -218,6 +219,15 @@ def test_a_run_made_afresh_overwrites_nothing(base: dict[str, Any], tmp_path: Pa
     assert [load(folder / "config.toml").run_dir for folder in folders] == list(map(str, folders))
 
 
+def test_two_runs_in_one_folder_are_refused(base: dict[str, Any], tmp_path: Path) -> None:
+    config = load(base, {"run_dir": str(tmp_path / "run")})
+    with RunFolder.create(config, fresh=False):
+        with pytest.raises(MeshkitError, match=rf"run_dir = .*: process {os.getpid()} on .* trains there"):
+            RunFolder.create(config, fresh=False)
+    with RunFolder.create(config, fresh=False) as again:
+        assert again.path == tmp_path / "run"
+
+
 # --- the loop ------------------------------------------------------------------------------------
 
 
@@ -274,7 +284,7 @@ def infinite_at_50(logits: jax.Array, targets: jax.Array) -> jax.Array:
     return jnp.where(targets == 50, jnp.inf, cross_entropy(logits, targets))
 
 
-def test_one_poisoned_batch_is_skipped_and_training_goes_on(train: Train) -> None:
+def test_one_poisoned_batch_is_skipped_and_training_goes_on(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
     batches = 6  # one epoch: every sample once
     result = train(
         {
@@ -291,6 +301,7 @@ def test_one_poisoned_batch_is_skipped_and_training_goes_on(train: Train) -> Non
         poisoned = [k for k in range(batches) if 50 in np.asarray(loader.at(k)["targets"])]
     assert wrong == poisoned
     assert len(wrong) == 1
+    assert f"step {wrong[0] + 1} is skipped, its gradients are not finite: 1 so far\n" in capsys.readouterr().out
     np.testing.assert_array_equal(column(result, "skipped_total"), np.arange(batches) >= wrong[0])
     assert result.summary["skipped_steps"] == 1
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state))
@@ -326,6 +337,7 @@ MISTAKES = {
     "layers": (["--mesh.pipe", "8", "--mesh.data", "1", "--mesh.tensor", "1"], "model.layers = 4 .* mesh.pipe = 8"),
     "devices": (["--mesh.pipe", "3"], "takes 12 devices and there are 8: set mesh.data"),
     "context": (["--model.context", "8"], "data.sequence = 16 exceeds model.context = 8"),
+    "no folder": (["--run_dir", ""], "run_dir = '': "),
     "folder": (["--run_dir", "{text}/run"], "run_dir = .*: cannot be written .Not a directory"),
     "warm-up": (["--optimizer.warmup_steps", "13"], "optimizer.warmup_steps = 13 do not fit into steps = 12: lower"),
     "schedule": (["--pipeline.schedule", "1f1"], "pipeline.schedule = '1f1': no such schedule; did you mean '1f1b'"),

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from meshkit import cli, compare, shrink, train_step, verify
+from meshkit import cli, compare, one_device, shrink, train_step, verify
 from meshkit.compare import Course, Row
 from meshkit.config import MeshShape, RunConfig, load
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
 from meshkit.pipeline import vocab
+from meshkit.pipeline.stage import Context, dropout
 
 SMALL = {
     "mesh": dict(data=2, tensor=1, pipe=2),
@@ -225,6 +226,35 @@ def test_mistakes_name_the_way_out(overrides: dict[str, Any], message: str) -> N
 
 
 # --- stages of unequal length -------------------------------------------------------------------
+
+
+def float32_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    return one_device.cross_entropy(logits.astype("float32"), targets)
+
+
+def undefined_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    return one_device.cross_entropy(logits, targets) * np.nan
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("float32_loss", "of float64 logits it makes float32 losses"),
+        ("undefined_loss", r"the losses of 3 steps are \[nan, nan, nan\]: there is nothing to compare"),
+    ],
+)
+def test_a_loss_that_proves_nothing_is_named(loss: str, message: str) -> None:
+    with pytest.raises(MeshkitError, match=message):
+        verify.verify(load(SMALL, {"mesh": dict(data=1, tensor=1, pipe=1), "loss": f"{__name__}:{loss}"}))
+
+
+def test_dropout_does_not_depend_on_the_precision() -> None:
+    context, ones = Context(0, np.arange(4), jax.random.key(0), 1.0), np.ones((4, 8, 16), np.float32)
+    narrow = np.asarray(dropout(ones, 0.3, context, 0))
+    with jax.enable_x64(True):
+        wide = np.asarray(dropout(ones.astype(np.float64), 0.3, context, 0))
+    np.testing.assert_array_equal(narrow == 0, wide == 0)
+    assert 0 < np.count_nonzero(narrow) < narrow.size
 
 
 def test_costs_of_uneven_stages_stand_beside_the_formulas() -> None:

@@ -83,10 +83,11 @@ class Memory:
 
 
 def dropout(x_BSH: jax.Array, rate: float, context: Context, site: int) -> jax.Array:
-    """Zero a share `rate` of the features, each sample by its own key: no mesh changes the choice."""
+    """Zero a share `rate` of the features, each sample by its own key: no mesh and no precision changes the choice."""
     if rate == 0 or context.key is None:
         return x_BSH
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x_BSH.shape[1:]))(context.keys_B(site))
+    share = jnp.float32(1 - rate)  # of a Python float JAX draws in float64 where that is on, and other numbers
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, share, x_BSH.shape[1:]))(context.keys_B(site))
     return jnp.where(keep, x_BSH / (1 - rate), 0)
 
 
