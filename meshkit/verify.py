@@ -152,8 +152,8 @@ def _compared(config: RunConfig, devices: list[Any]) -> tuple[list[Row], list[Co
         exact = on_one_device(double, start, batches)
         if not np.isfinite(exact.losses).all():
             raise MeshkitError(
-                f"on one device the losses of {len(exact.losses)} steps are {exact.losses.tolist()}: there is nothing to "
-                "compare; lower optimizer.learning_rate, or mend model and loss"
+                f"on one device the losses of {len(exact.losses)} steps are {exact.losses.tolist()}: there is nothing "
+                "to compare; lower optimizer.learning_rate, or mend model and loss"
             )
         course, compiled = on_mesh(double, start, batches)
         rows += compare.exactly(course, exact)

@@ -221,9 +221,9 @@ def test_a_run_made_afresh_overwrites_nothing(base: dict[str, Any], tmp_path: Pa
 
 def test_two_runs_in_one_folder_are_refused(base: dict[str, Any], tmp_path: Path) -> None:
     config = load(base, {"run_dir": str(tmp_path / "run")})
-    with RunFolder.create(config, fresh=False):
-        with pytest.raises(MeshkitError, match=rf"run_dir = .*: process {os.getpid()} on .* trains there"):
-            RunFolder.create(config, fresh=False)
+    refusal = pytest.raises(MeshkitError, match=rf"run_dir = .*: process {os.getpid()} on .* trains there")
+    with RunFolder.create(config, fresh=False), refusal:
+        RunFolder.create(config, fresh=False)
     with RunFolder.create(config, fresh=False) as again:
         assert again.path == tmp_path / "run"
 
