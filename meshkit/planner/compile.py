@@ -109,8 +109,9 @@ def cudnn_version() -> tuple[int, int, int]:
 
 def data_vocab(data: DataConfig) -> tuple[int | None, list[str]]:
     """The vocabulary that `train` would take from the data, if they are here, else a note for the user."""
-    if data.tokens and Path(data.tokens).is_dir():
-        return Header.read(Path(data.tokens)).vocab, []
+    prepared = [path for path in data.token_weights if Path(path).is_dir()]
+    if prepared:
+        return Header.read(Path(prepared[0])).vocab, []
     if data.text and data.tokenizer is None:
         return ByteTokenizer.vocab, []
     source = f"data.tokens = {data.tokens!r}" if data.tokens else f"data.tokenizer = {data.tokenizer!r}"
