@@ -42,7 +42,7 @@ def interleaved(shares: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """
     count, period = len(shares), sum(shares)
     if count == 1:
-        return np.zeros(1, np.uint16), np.zeros(1, np.int64)
+        return np.zeros(period, np.uint16), np.arange(period)
     unit = 2 * count - 2
     source, before = np.zeros(period, np.uint16), np.zeros(period, np.int64)
     drawn = [0] * count

@@ -37,6 +37,7 @@ def prefix_of(path: str | os.PathLike[str]) -> Path | None:
 def split(prefix: Path, held_out: float) -> tuple[TokenFile, TokenFile]:
     """(train, held out): of PREFIX's documents the last, about `held_out` of the tokens, and those before.
 
+    Where no document begins near the place, half of `held_out` away at most, one is cut in two, exactly there.
     Raises MeshkitError naming the file and the field that is wrong.
     """
     tokens, documents, identity = _read(prefix)
@@ -44,9 +45,12 @@ def split(prefix: Path, held_out: float) -> tuple[TokenFile, TokenFile]:
         raise MeshkitError(f"{_beside(prefix, '.bin')}: {tokens.size} token: too few to hold some out")
     wanted = min(max(round(tokens.size * (1 - held_out)), 1), tokens.size - 1)
     inside = documents[(documents > 0) & (documents < tokens.size)]
-    cut = int(inside[np.argmin(np.abs(inside - wanted))]) if inside.size else wanted
+    near = inside[np.abs(inside - wanted) <= held_out * tokens.size / 2]
+    cut = int(near[np.argmin(np.abs(near - wanted))]) if near.size else wanted
     first = np.searchsorted(documents, cut)
-    parts = {"train": (tokens[:cut], documents[:first]), "held_out": (tokens[cut:], documents[first:] - cut)}
+    after = documents[first:] - cut
+    after = after if near.size else np.append(0, after)
+    parts = {"train": (tokens[:cut], documents[:first]), "held_out": (tokens[cut:], after)}
     train, held = (
         TokenFile(prefix, name, *part, vocab=None, end=None, tokenizer="", identity=f"{identity}, first {cut}")
         for name, part in parts.items()

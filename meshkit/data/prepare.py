@@ -157,7 +157,9 @@ def _write(
             report(done, total)
     for split, count in journal.documents.items():
         if not count:
-            raise MeshkitError(f"{writer.out}: no document is left for the {split} split: give more text")
+            raise MeshkitError(
+                f"{writer.out}: no document is left for the {split} split: give more text, or another --held-out"
+            )
     header = writer.finish()
     empty, skipped = sum(not d.size for d in found), writer.out / SKIPPED
     lines = tuple(skipped.read_text(encoding="utf-8").splitlines()) if skipped.exists() else ()

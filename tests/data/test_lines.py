@@ -65,10 +65,8 @@ def test_bad_lines_are_skipped_if_asked(tmp_path: Path, capsys: Any) -> None:
     path = write(tmp_path / "a.jsonl", [*lines()[:3], *BAD, *lines()[3:]])
     assert main(["data", "prepare", str(path), "--out", str(tmp_path / "out"), "--skip-corrupt"]) == 0
     assert documents(tmp_path / "out") == TEXTS
-    said = capsys.readouterr().err
-    assert said.splitlines()[-5:] == [
-        f"skipped: {line}" for line in (tmp_path / "out/skipped.txt").read_text().splitlines()
-    ]
+    said, listed = capsys.readouterr().err, (tmp_path / "out/skipped.txt").read_text()
+    assert said.splitlines()[-5:] == [f"skipped: {line}" for line in listed.splitlines()]
     assert [f"line {number}: " in said for number in range(3, 10)] == [False, *[True] * 5, False]
 
 

@@ -1,5 +1,6 @@
 """A preparation gives the same folder for any number of processes, and after any interruption."""
 
+import itertools
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from meshkit.data import pieces
+from meshkit.data import documents, pieces, workers
 from meshkit.data import prepare as preparation
 from meshkit.data.pieces import Encoded
 from meshkit.data.prepare import prepare
@@ -51,21 +52,17 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-class Interruption(Exception):
-    pass
-
-
-def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """The next preparation ends, as if killed, when it has written `after` pieces."""
-    encoded = preparation.encoded
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, corpus: Path, out: Path) -> None:
+    """A preparation that ends, as if killed, when it has written `after` pieces."""
 
     def some(*arguments: Any) -> Any:
-        for number, part in enumerate(encoded(*arguments)):
-            if number == after:
-                raise Interruption
-            yield part
+        yield from itertools.islice(workers.encoded(*arguments), after)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(preparation, "encoded", some)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "encoded", some)
+        with pytest.raises(KeyboardInterrupt):
+            prepare([str(corpus)], out, skip_corrupt=True)
 
 
 @pytest.mark.parametrize("of", ["bytes", "tokenizer"])
@@ -85,9 +82,7 @@ def test_an_interrupted_preparation_goes_on_to_the_same_folder(
 ) -> None:
     prepare([str(corpus)], tmp_path / "whole", skip_corrupt=True)
     seen: list[int] = []
-    with monkeypatch.context() as patch, pytest.raises(Interruption):
-        interrupted(patch, after)
-        prepare([str(corpus)], tmp_path / "out", skip_corrupt=True)
+    interrupt(monkeypatch, after, corpus, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     for path in (tmp_path / ".out.partial").glob("*.bin"):
         path.write_bytes(path.read_bytes() + b"what was written after the journal")
@@ -99,14 +94,14 @@ def test_an_interrupted_preparation_goes_on_to_the_same_folder(
 
 def test_what_changed_is_prepared_anew(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file after those that are done may change, as one that was mended; one that is done may not."""
-    for changed, goes_on in (("lines.jsonl", True), ("01.txt", False)):
+    first = documents.split(documents.find([str(corpus)]), 0.05)[0][0].name
+    for changed, goes_on in (("lines.jsonl", True), (first, False)):
         out, seen = tmp_path / f"out-{changed}", list[int]()
-        with monkeypatch.context() as patch, pytest.raises(Interruption):
-            interrupted(patch, 3)
-            prepare([str(corpus)], out, skip_corrupt=True)
+        interrupt(monkeypatch, 3, corpus, out)
         path = corpus / changed
         path.write_bytes(path.read_bytes().replace(b"x", b"y"))
-        prepare([str(corpus)], out, skip_corrupt=True, report=lambda done, total: seen.append(done))  # noqa: B023
+        os.utime(path, (1, 1))
+        prepare([str(corpus)], out, skip_corrupt=True, report=lambda done, total, seen=seen: seen.append(done))
         prepare([str(corpus)], tmp_path / f"fresh-{changed}", skip_corrupt=True)
         assert content(out) == content(tmp_path / f"fresh-{changed}")
         assert (seen[0] > 0) == goes_on
@@ -115,18 +110,16 @@ def test_what_changed_is_prepared_anew(corpus: Path, tmp_path: Path, monkeypatch
 def test_what_was_skipped_is_looked_at_again_by_one_who_skips_nothing(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch, pytest.raises(Interruption):
-        interrupted(patch, 18)
-        prepare([str(corpus)], tmp_path / "out", skip_corrupt=True)
+    interrupt(monkeypatch, 18, corpus, tmp_path / "out")
     assert (tmp_path / ".out.partial/skipped.txt").stat().st_size
     with pytest.raises(MeshkitError, match=r"lines\.jsonl: line 51: not JSON.*--skip-corrupt"):
         prepare([str(corpus)], tmp_path / "out")
 
 
-@pytest.mark.parametrize("workers", [None, 2])
-def test_the_first_corrupt_part_in_order_is_told(workers: int | None, corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [None, 2])
+def test_the_first_corrupt_part_in_order_is_told(count: int | None, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(MeshkitError, match=r"lines\.jsonl: line 51: not JSON.*--skip-corrupt"):
-        prepare([str(corpus)], tmp_path / "out", workers=workers)
+        prepare([str(corpus)], tmp_path / "out", workers=count)
     assert not (tmp_path / "out").exists()
 
 
