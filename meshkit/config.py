@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
+from meshkit.data.paths import TokenPaths
 from meshkit.errors import MeshkitError
 from meshkit.reading import explain, holds, merge, nested, read_toml
 
@@ -148,10 +149,8 @@ class OptimizerConfig(Section):
 class DataConfig(Section):
     """Where tokens come from and how they are batched."""
 
-    tokens: str | list[str] | dict[str, float] | None = Field(
-        None,
-        description="Folder made by `meshkit data prepare`, or prefix of Megatron's files; a list: all as one; a table "
-        "{path = weight}: a mixture.",
+    tokens: TokenPaths = Field(
+        None, description="A prepared folder or Megatron prefix; a list of them: as one; {path = weight}: a mixture."
     )
     text: list[str] = Field(
         [], description="Text files, folders or globs, prepared at start; {stdlib}: Python's sources."
@@ -160,31 +159,7 @@ class DataConfig(Section):
     dataset: str | None = Field(None, description="Your own data set as 'package.module:callable'.")
     sequence: Positive = Field(128, description="Tokens of a training sample.")
     batch: Positive = Field(8, description="Samples of one step over all replicas (the global batch).")
-    held_out: float = Field(
-        0.05, gt=0, lt=1, description="Share of `text` and of Megatron's files kept for evaluation."
-    )
-
-    @field_validator("tokens", mode="before")
-    @classmethod
-    def _paths(cls, value: Any) -> Any:
-        of_paths = isinstance(value, list | Mapping) and value and all(isinstance(path, str) and path for path in value)
-        if value is not None and not isinstance(value, str) and not of_paths:
-            raise ValueError(f"{value!r} is not a path, a list of paths or a table of paths and weights")
-        for path, weight in value.items() if isinstance(value, Mapping) else ():
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-                raise ValueError(
-                    f"{path!r} has the weight {weight!r}: a weight is a number above 0; leave out what has none"
-                )
-        if isinstance(value, list) and len(set(value)) < len(value):
-            raise ValueError(f"{value!r} names a path twice")
-        return value
-
-    @property
-    def token_weights(self) -> dict[str, float | None]:
-        """Path -> weight of everything in `tokens`; None where all are read as one."""
-        if isinstance(self.tokens, dict):
-            return dict(self.tokens)
-        return dict.fromkeys([self.tokens] if isinstance(self.tokens, str) else self.tokens or [])
+    held_out: float = Field(0.05, gt=0, lt=1, description="Share of text or Megatron's files kept for evaluation.")
 
 
 class CheckpointConfig(Section):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshkit.config import DataConfig
-from meshkit.data import megatron
+from meshkit.data import megatron, paths
 from meshkit.data.interleave import whole_shares
 from meshkit.data.loader import Source, TokenSource
 from meshkit.data.mixture import Joined, Mixture
@@ -72,7 +72,7 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
         check_callable(dataset, "data.dataset", "data_config", "split")
         train, held_out = (_checked(dataset(config, split), split) for split in ("train", "held_out"))
         return Sources(train, held_out, f"{type(train).__module__}.{type(train).__qualname__}, {len(train)} samples")
-    weights = config.token_weights
+    weights = paths.weights(config.tokens)
     if config.text:
         weights = {str(prepare_cached(config.text, cache_folder(), config.tokenizer, config.held_out)): None}
     files = tuple(_open(Path(path), config.held_out) for path in weights)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from meshkit import mesh
 from meshkit.config import DataConfig, RunConfig
+from meshkit.data.paths import weights
 from meshkit.data.text import ByteTokenizer
 from meshkit.data.tokens import Header
 from meshkit.errors import MeshkitError
@@ -109,7 +110,7 @@ def cudnn_version() -> tuple[int, int, int]:
 
 def data_vocab(data: DataConfig) -> tuple[int | None, list[str]]:
     """The vocabulary that `train` would take from the data, if they are here, else a note for the user."""
-    prepared = [path for path in data.token_weights if Path(path).is_dir()]
+    prepared = [path for path in weights(data.tokens) if Path(path).is_dir()]
     if prepared:
         return Header.read(Path(prepared[0])).vocab, []
     if data.text and data.tokenizer is None:
