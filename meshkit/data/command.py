@@ -10,6 +10,8 @@ from typing import Any
 
 from meshkit.commands import add_command
 
+LISTED = 20  # corrupt parts named on the screen
+
 EPILOG = """\
 A file of text is a document; so is every line of a .jsonl file, and every row of a .parquet file or of a folder that
 `datasets` saved (save_to_disk). Of such a folder with several splits, train is trained on and validation, else test,
@@ -45,6 +47,7 @@ def add(commands: Any) -> None:
 def _prepare(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from meshkit.data.prepare import prepare
     from meshkit.data.progress import ByteProgress
+    from meshkit.data.writer import SKIPPED
 
     with ByteProgress() as progress:
         summary = prepare(
@@ -57,8 +60,10 @@ def _prepare(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
             skip_corrupt=options.skip_corrupt,
             report=progress,
         )
-    for sentence in summary.skipped:
+    for sentence in summary.skipped[:LISTED]:
         print(f"skipped: {sentence}", file=sys.stderr)
+    if len(summary.skipped) > LISTED:
+        print(f"skipped: {len(summary.skipped) - LISTED:,} more, see {options.out / SKIPPED}", file=sys.stderr)
     if options.json:
         figures = {"megabytes_a_second_a_core": summary.megabytes_a_second}
         print(json.dumps(dataclasses.asdict(summary) | figures, default=str))

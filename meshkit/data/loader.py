@@ -125,7 +125,8 @@ class Loader(Iterator[Batch]):
         self.sequence = _length(first) if sequence is None else sequence
         self.samples = len(source)
         self._source_name, self._vocab = _name(source), vocab
-        for part in source.sources if isinstance(source, Ordered) else [source]:
+        self._check(first, "sample 0")
+        for part in source.sources if isinstance(source, Ordered) else ():
             self._check(part[0], "sample 0")
         self._start, self._shape = start, (microbatches, batch // microbatches, self.sequence)
         self._sharding: Sharding = SingleDeviceSharding(jax.local_devices()[0])

@@ -88,8 +88,13 @@ class TokenWriter:
         return self
 
     def begin(self, anew: bool = False) -> None:
-        """Opens the files where the journal ends, or at their beginning."""
-        journal = self.journal = Journal() if anew else self.journal
+        """Opens the files where the journal ends, or new ones."""
+        if anew:
+            self.journal = Journal()
+            old = [path for path in self._folder.iterdir() if path.name not in (LOCK, JOURNAL)]
+            for path in [self._folder / JOURNAL, *old]:  # without it, nothing is sure of the others
+                path.unlink(missing_ok=True)
+        journal = self.journal
         if self._tokenizer_file is not None:
             shutil.copyfile(self._tokenizer_file, self._folder / self.tokenizer)
         sure = {f"{split}.bin": journal.tokens[split] * self.dtype.itemsize for split in SPLITS}
@@ -159,17 +164,19 @@ class TokenWriter:
         counts = {s: Counts(journal.tokens[s], journal.documents[s], journal.crc32[s]) for s in SPLITS}
         header = Header(self.dtype.name, self.vocab, self.end, self.tokenizer, counts)
         header.write(self._folder)
-        own = [f"{split}.documents" for split in SPLITS] + [LOCK, JOURNAL] + [SKIPPED] * (not journal.skipped_bytes)
-        for name in own:
-            (self._folder / name).unlink(missing_ok=True)
         try:
             self._folder.rename(self.out)
         except OSError as error:
             taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
             if taken and is_whole(self.out) and Header.read(self.out) == header:
-                return header  # the same text was prepared before
+                (self._folder / JOURNAL).unlink(missing_ok=True)  # the same text was prepared meanwhile
+                return header
             raise MeshkitError(f"{self.out}: cannot take the place of what is there: {error.strerror}") from None
         self._placed = True
+        # Last, so that a process killed meanwhile loses nothing.
+        own = [f"{split}.documents" for split in SPLITS] + [SKIPPED] * (not journal.skipped_bytes)
+        for name in [*own, JOURNAL, LOCK]:
+            (self.out / name).unlink(missing_ok=True)
         return header
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.config import DataConfig, load
+from meshkit import mesh as meshes
+from meshkit.config import DataConfig, MeshShape, load
 from meshkit.data.interleave import interleaved, whole_shares
 from meshkit.data.loader import Loader
 from meshkit.data.mixture import Joined, Mixture
@@ -90,6 +91,15 @@ def test_a_loader_goes_on_anywhere_with_any_batch(batch: int, microbatches: int)
         with Loader(source, batch=batch, seed=7, microbatches=microbatches, start=start) as loader:
             read = [int(i) for i in np.asarray(loader.at(2)["tokens"])[..., 0].ravel()]
         assert read == whole[start + 2 * batch : start + 3 * batch]
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 1, 8)])
+def test_the_order_is_the_same_on_every_mesh(shape: tuple[int, int, int]) -> None:
+    source = Mixture([Numbers(0, 70), Numbers(1, 40)], [2, 1])
+    mesh = meshes.build(MeshShape(data=shape[0], tensor=shape[1], pipe=shape[2]))
+    with Loader(source, batch=24, seed=7, microbatches=3, mesh=mesh) as loader:
+        read = [int(i) for i in np.asarray(loader.at(2)["tokens"])[..., 0].ravel()]
+    assert read == [1000 * a + b for a, b in numbers(source.ordered(7), range(48, 72))]
 
 
 def test_joined_sources_are_one() -> None:

@@ -16,6 +16,7 @@ from meshkit.data import documents, pieces, workers
 from meshkit.data import prepare as preparation
 from meshkit.data.pieces import Encoded
 from meshkit.data.prepare import prepare
+from meshkit.data.tokens import SPLITS
 from meshkit.errors import MeshkitError
 
 
@@ -52,7 +53,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, corpus: Path, out: Path) -> None:
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, corpus: Path, out: Path, **settings: Any) -> None:
     """A preparation that ends, as if killed, when it has written `after` pieces."""
 
     def some(*arguments: Any) -> Any:
@@ -62,7 +63,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, corpus: Path, out: Pa
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "encoded", some)
         with pytest.raises(KeyboardInterrupt):
-            prepare([str(corpus)], out, skip_corrupt=True)
+            prepare([str(corpus)], out, skip_corrupt=True, **settings)
 
 
 @pytest.mark.parametrize("of", ["bytes", "tokenizer"])
@@ -105,6 +106,18 @@ def test_what_changed_is_prepared_anew(corpus: Path, tmp_path: Path, monkeypatch
         prepare([str(corpus)], tmp_path / f"fresh-{changed}", skip_corrupt=True)
         assert content(out) == content(tmp_path / f"fresh-{changed}")
         assert (seen[0] > 0) == goes_on
+
+
+def test_nothing_of_another_preparation_stays(
+    corpus: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, 3, corpus, tmp_path / "out", tokenizer=str(tokenizer))
+    assert (tmp_path / ".out.partial/tokenizer.json").exists()
+    prepare([str(corpus)], tmp_path / "out", skip_corrupt=True)
+    prepare([str(corpus)], tmp_path / "fresh", skip_corrupt=True)
+    assert content(tmp_path / "out") == content(tmp_path / "fresh")
+    names = [f"{split}{end}" for split in SPLITS for end in (".bin", ".documents.npy")]
+    assert sorted(content(tmp_path / "out")) == sorted([*names, "header.json", "skipped.txt"])
 
 
 def test_what_was_skipped_is_looked_at_again_by_one_who_skips_nothing(
