@@ -9,6 +9,4 @@ class CorruptError(MeshkitError):
     @property
     def refused(self) -> MeshkitError:
         """The error for a user who did not ask for such parts to be left out."""
-        return MeshkitError(
-            f"{self}: mend or remove it, or leave such parts out by `meshkit data prepare --skip-corrupt`"
-        )
+        return MeshkitError(f"{self}: mend or remove it, or leave it out with `meshkit data prepare --skip-corrupt`")

@@ -44,7 +44,7 @@ class Samples(Protocol):
 
 @runtime_checkable
 class Ordered(Source, Protocol):
-    """A source with an order of its own, as a mixture."""
+    """A source made of others, with an order of its own."""
 
     sources: Sequence[Source]  # that its samples are from
 
@@ -127,7 +127,8 @@ class Loader(Iterator[Batch]):
         self._source_name, self._vocab = _name(source), vocab
         self._check(first, "sample 0")
         for part in source.sources if isinstance(source, Ordered) else ():
-            self._check(part[0], "sample 0")
+            if len(part):
+                self._check(part[0], "sample 0")
         self._start, self._shape = start, (microbatches, batch // microbatches, self.sequence)
         self._sharding: Sharding = SingleDeviceSharding(jax.local_devices()[0])
         if mesh is not None:

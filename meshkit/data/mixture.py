@@ -30,6 +30,10 @@ class Joined:
         number = bisect.bisect_right(self._ends, index)
         return self.sources[number][index - (self._ends[number] - len(self.sources[number]))]
 
+    def ordered(self, seed: int) -> Samples:
+        """The samples by their position in a run with `seed`, all shuffled together."""
+        return shuffled(self, seed)
+
     def __repr__(self) -> str:
         return " and ".join(map(repr, self.sources))
 
