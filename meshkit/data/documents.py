@@ -10,7 +10,7 @@ import os
 import stat
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -44,6 +44,11 @@ class Document:
     def span(self) -> range:
         """Bytes of the file; of a table, rows."""
         return range(*self.rows) if self.rows else range(self.start, self.start + self.size)
+
+    @property
+    def of_records(self) -> bool:
+        """Whether it holds documents of its own."""
+        return self.rows is not None or self.path.suffix == LINES
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -91,37 +96,39 @@ def split(documents: Sequence[Document], share: float) -> tuple[list[Document], 
 
     Who is held out follows from the hash of a document's name, so that neither the order of the files
     nor the machine matters, and new files move few old ones. Files whose data set says which split they are of keep
-    it. A single document is cut in two: at the line's end nearest below, or between rows.
-    Raises MeshkitError when there is no byte to hold out.
+    it. A single file is cut in two, at the line's end nearest below or between rows; so is the smallest of several that
+    are all larger than the share, if it holds records. Raises MeshkitError when there is nothing to hold out.
     """
     full = [d for d in documents if d.size and d.span]
     total = sum(d.size for d in full)
     if total < 2:
         raise MeshkitError(f"data.text: {len(documents)} files hold {total} bytes: too few to hold some out")
+    parts = {d: [(d.split or "train", d)] for d in full}
     free = [d for d in full if not d.split]
-    train, held = ([d for d in full if d.split == name] for name in ("train", "held_out"))
-    if len(free) == 1 and not held:
-        first, last = _cut(free[0], share)
-        return [*train, first], [last]
-    chosen = _chosen(free, share) if len(free) > 1 else set()
-    held = [d for d in full if d in chosen or d.split == "held_out"]
-    kept = set(held)
-    train = [d for d in full if d not in kept]
+    if len(free) > 1 or len(free) == len(full):
+        parts |= _held_out(free, share)
+    train, held = ([d for pair in parts.values() for of, d in pair if of == name] for name in ("train", "held_out"))
     for name, members in (("train", train), ("held_out", held)):
         if not members:
             raise MeshkitError(f"data.text: nothing is in the {name} split of its data sets: give more")
     return train, held
 
 
-def _chosen(documents: Sequence[Document], share: float) -> set[Document]:
-    """Those held out of `documents`: at least one, about `share` of the bytes."""
-    held: set[Document] = set()
+def _held_out(documents: Sequence[Document], share: float) -> dict[Document, list[tuple[str, Document]]]:
+    """Document -> (split, document or a part of it), of those of which something is held out."""
+    held: list[Document] = []
     taken, total = 0, sum(d.size for d in documents)
     for document in sorted(documents, key=lambda d: (_hash(d.name), d)):
         if taken + document.size <= share * total:
-            held.add(document)
+            held.append(document)
             taken += document.size
-    return held or {min(documents, key=lambda d: (d.size, _hash(d.name), d))}
+    smallest = min(documents, key=lambda d: (d.size, _hash(d.name), d))
+    if len(documents) == 1 or (not held and smallest.of_records):
+        # One of several that is a single record stays whole.
+        with suppress(*[MeshkitError] * (len(documents) > 1)):
+            first, last = _cut(smallest, share * total / smallest.size)
+            return {smallest: [("train", first), ("held_out", last)]}
+    return {document: [("held_out", document)] for document in held or [smallest]}
 
 
 def _matches(entry: str) -> Iterator[tuple[str, Path, str]]:
@@ -184,7 +191,7 @@ def _cut(document: Document, share: float) -> tuple[Document, Document]:
     place = min(max(round(document.size * (1 - share)), 1), document.size - 1)
     with document.open() as file:
         line = line_start(file, place)
-    if not line and document.path.suffix == LINES:  # whose lines stay whole
+    if not line and document.of_records:  # whose lines stay whole
         raise MeshkitError(f"{document.path}: its first line is too long to hold out {share:g} of the file: give more")
     place = line or place
     return replace(document, size=place), replace(document, start=place, size=document.size - place)

@@ -102,7 +102,7 @@ def encode(piece: Piece, tokenizer: Tokenizer, column: str, dtype: np.dtype, ski
     began, corrupt, parts = time.process_time(), [], _Parts(tokenizer, dtype)
     for stretch in piece.stretches:
         _check_unchanged(stretch.document)
-        if stretch.document.rows is None and stretch.document.path.suffix != LINES and tokenizer.bytewise:
+        if tokenizer.bytewise and not stretch.document.of_records:
             parts.add_bytes(stretch)
             continue
         for text in _texts(stretch, column):

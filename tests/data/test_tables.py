@@ -88,6 +88,21 @@ def test_wherever_it_is_cut_every_row_is_read_once(
     assert seen[-1] == (path.stat().st_size, path.stat().st_size)
 
 
+def test_the_smallest_of_a_few_files_is_cut(tmp_path: Path) -> None:
+    for number, texts in enumerate((TEXTS[:40], TEXTS[40:70], TEXTS[70:])):
+        as_parquet(tmp_path / f"in/{number}.parquet", texts)
+    prepare([str(tmp_path / "in")], tmp_path / "out", held_out=0.1)
+    assert sorted(read(tmp_path / "out")) == sorted(TEXTS)
+    assert 8 <= len(read(tmp_path / "out", "held_out")) <= 12
+
+
+def test_a_file_of_one_row_is_held_out_whole(tmp_path: Path) -> None:
+    as_parquet(tmp_path / "in/one.parquet", ["one " * 100])
+    as_parquet(tmp_path / "in/two.parquet", TEXTS)
+    prepare([str(tmp_path / "in")], tmp_path / "out", held_out=0.01)
+    assert read(tmp_path / "out") == [*TEXTS, "one " * 100]
+
+
 def test_many_files_are_split_whole(tmp_path: Path) -> None:
     for number in range(10):
         as_parquet(tmp_path / f"in/{number}.parquet", TEXTS[10 * number : 10 * number + 10])
