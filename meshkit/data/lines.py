@@ -17,7 +17,7 @@ def texts(path: Path, file: IO[bytes], span: range, column: str) -> Iterator[str
     """
     file.seek(max(span.start - 1, 0))
     if span.start:
-        file.readline()  # the end of a line that begins before, if only its line feed
+        file.readline(len(span) + 1)  # the end of a line that begins before, if only its line feed; or all of the span
     first = place = file.tell()
     number, before = 0, None
     while place in span and (line := file.readline()):
