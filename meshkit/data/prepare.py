@@ -73,8 +73,9 @@ def prepare(
 
     `tokenizer` is the path of a tokenizer.json, or None for one token a byte; about `held_out` of the
     bytes become the held-out split. column: where lines of JSON and rows of tables have their text. workers: how many
-    processes; None: this one. skip_corrupt: leave out what cannot be read, and list it in skipped.txt. The folder is
-    the same for any number of workers, and after any interruptions: the same call goes on where one ended.
+    processes (begun anew, so that a script needs its `if __name__ == "__main__"`); None: this one. skip_corrupt: leave
+    out what cannot be read, and list it in skipped.txt. The folder is the same for any number of workers, and after any
+    interruption: the same call goes on where one ended.
     Raises MeshkitError when nothing matches, a file cannot be read or encoded, or `out` is taken.
     """
     out = Path(out)

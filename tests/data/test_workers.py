@@ -165,7 +165,7 @@ if __name__ == "__main__":
 
 def test_a_killed_preparation_ends_its_workers_and_goes_on(tokenizer: Path, tmp_path: Path) -> None:
     text, out = tmp_path / "text.jsonl", tmp_path / "out"
-    text.write_text("\n".join(json.dumps({"text": f"a line of text {i} " * 20}) for i in range(20_000)))
+    text.write_text("\n".join(json.dumps({"text": f"a line of text {i} " * 20}) for i in range(5_000)))
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "program.py"), str(text), str(out), str(tokenizer)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
