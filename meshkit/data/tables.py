@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from meshkit.data.corrupt import CorruptError
 from meshkit.errors import MeshkitError, nearest
 
-ROWS = 1024  # turned into strings at a time
 ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # the last message of a stream that was closed
 
 
@@ -65,8 +64,7 @@ def texts(path: Path, span: range, column: str) -> Iterator[str | CorruptError]:
             except _errors() as error:
                 yield CorruptError(f"{where}: {_first_line(error)}")
                 continue
-            for first in range(0, stop - start, ROWS):
-                yield from _rows(array.slice(first, ROWS), f"{where}: row", start + first)
+            yield from _rows(array, f"{where}: row", start)
 
 
 def _rows(array: Any, where: str, first: int) -> Iterator[str | CorruptError]:

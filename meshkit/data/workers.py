@@ -49,14 +49,15 @@ def encoded(pieces: Sequence[Piece], work: Work, workers: int | None) -> Generat
         waiting: collections.deque[Future[Encoded]] = collections.deque()
         rest = iter(pieces)
         for piece in pieces:
-            waiting.extend(pool.submit(_encode, p) for p in itertools.islice(rest, AHEAD * workers - len(waiting)))
             try:
-                yield waiting.popleft().result()
+                waiting.extend(pool.submit(_encode, p) for p in itertools.islice(rest, AHEAD * workers - len(waiting)))
+                found = waiting.popleft().result()
             except BrokenProcessPool:
                 raise MeshkitError(
                     f"a process ended by itself, at {piece.stretches[0].document.path} or up to {AHEAD * workers} "
                     "pieces later (is the memory full?): the same command goes on, perhaps with fewer --workers"
                 ) from None
+            yield found
     finally:
         pool.shutdown(cancel_futures=True)
 
