@@ -14,6 +14,7 @@ import pydantic
 from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
+from meshkit.data.paths import TokenPaths
 from meshkit.errors import MeshkitError
 from meshkit.reading import explain, holds, merge, nested, read_toml
 
@@ -148,7 +149,9 @@ class OptimizerConfig(Section):
 class DataConfig(Section):
     """Where tokens come from and how they are batched."""
 
-    tokens: str | None = Field(None, description="Folder made by `meshkit data prepare`.")
+    tokens: TokenPaths = Field(
+        None, description="A prepared folder or Megatron prefix; a list of them: as one; {path = weight}: a mixture."
+    )
     text: list[str] = Field(
         [], description="Text files, folders or globs, prepared at start; {stdlib}: Python's sources."
     )
@@ -156,7 +159,7 @@ class DataConfig(Section):
     dataset: str | None = Field(None, description="Your own data set as 'package.module:callable'.")
     sequence: Positive = Field(128, description="Tokens of a training sample.")
     batch: Positive = Field(8, description="Samples of one step over all replicas (the global batch).")
-    held_out: float = Field(0.05, gt=0, lt=1, description="Share of `text` kept for evaluation.")
+    held_out: float = Field(0.05, gt=0, lt=1, description="Share of text or Megatron's files kept for evaluation.")
 
 
 class CheckpointConfig(Section):

@@ -19,7 +19,7 @@ from meshkit import assemble
 from meshkit.checkpoint.find import address
 from meshkit.checkpoint.record import Record
 from meshkit.config import load as load_config
-from meshkit.data import documents
+from meshkit.data import documents, paths
 from meshkit.data.text import FileTokenizer, Tokenizer, load_tokenizer, tokenizer_of
 from meshkit.errors import MeshkitError
 from meshkit.hf.load import load
@@ -104,11 +104,13 @@ def own_tokenizer(folder: str, given: str | None) -> Tokenizer:
     start = config["model"].get("init_from")
     if start is not None and not config["data"]["tokens"] and not config["data"]["text"]:
         return own_tokenizer(start, None)
-    return (
-        tokenizer_of(config["data"]["tokens"])
-        if config["data"]["tokens"]
-        else load_tokenizer(config["data"]["tokenizer"])
-    )
+    tokens = config["data"]["tokens"]
+    if not tokens:
+        return load_tokenizer(config["data"]["tokenizer"])
+    prepared = [path for path in paths.weights(tokens) if Path(path).is_dir()]
+    if not prepared:
+        raise MeshkitError(f"{folder}: data.tokens = {tokens!r} has no tokenizer: give one with --tokenizer FILE")
+    return tokenizer_of(prepared[0])
 
 
 def _encoded(text: Sequence[str], encoder: Tokenizer) -> Iterator[tuple[str, np.ndarray, int]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from meshkit.config import RunConfig, keys
 from meshkit.errors import MeshkitError, nearest
+from meshkit.reading import WHOLE
 
 OWN_OPTIONS = {
     *("-h", "--help", "--json", "--full", "--profile"),
@@ -60,22 +61,30 @@ def parse_value(key: str, text: str) -> Any:
     if field is None:
         return value
     kinds = _kinds(field.annotation)
-    if str in kinds and not isinstance(value, str):
+    if type(value) in kinds:
+        return value
+    if str in kinds:
         return text  # a folder may be called 2026
-    return [text] if list in kinds and not isinstance(value, list) else value
+    return [text] if list in kinds else value
 
 
 def words(overrides: Mapping[str, Any]) -> list[str]:
     """The command line that `split_overrides` reads as `overrides`, dotted keys and their values."""
-    spell = lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return [f"--{key}={spell(value)}" for key, value in dotted(overrides).items()]
+    return [f"--{key}={_word(value)}" for key, value in dotted(overrides).items()]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Mapping):  # an inline table; its keys and strings are written as in JSON
+        return f"{{{', '.join(f'{json.dumps(k, ensure_ascii=False)} = {_word(v)}' for k, v in value.items())}}}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The same without tables in tables."""
     found: dict[str, Any] = {}
     for key, value in overrides.items():
-        inner = {f"{key}.{name}": inside for name, inside in value.items()} if isinstance(value, Mapping) else None
+        table = isinstance(value, Mapping) and key not in WHOLE
+        inner = {f"{key}.{name}": inside for name, inside in value.items()} if table else None
         found |= {key: value} if inner is None else dotted(inner)
     return found
 
@@ -120,6 +129,8 @@ def _spell_type(annotation: Any) -> str:
         return "|".join(_spell_type(kind) for kind in arguments if kind is not type(None))
     if origin is list:
         return f"[{_spell_type(arguments[0])}, …]"
+    if origin is dict and arguments[1] is float:
+        return "{TEXT = FLOAT, …}"
     return {int: "INT", float: "FLOAT", str: "TEXT", bool: "true|false"}.get(annotation, "{…}")
 
 

@@ -24,8 +24,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise MeshkitError(f"{path}: not valid TOML: {error}") from None
 
 
-def nested(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Tables in tables, from nested or dotted keys; MeshkitError for a key that is not a string."""
+WHOLE = {"data.tokens"}
+"""Keys whose table is one value: what stands in it are no keys of the config, and another table takes its place."""
+
+
+def nested(values: Mapping[Any, Any], at: str = "") -> dict[str, Any]:
+    """Tables in tables, from nested or dotted keys; MeshkitError for a key that is not a string.
+
+    at: the key of the table that `values` are, with a point behind it.
+    """
     result: dict[str, Any] = {}
     for key, value in values.items():
         if not isinstance(key, str):
@@ -33,17 +40,22 @@ def nested(values: Mapping[Any, Any]) -> dict[str, Any]:
         head, _, rest = key.partition(".")
         if isinstance(value, pydantic.BaseModel):
             value = value.model_dump(exclude_unset=True)
-        value = nested({rest: value}) if rest else nested(value) if isinstance(value, Mapping) else value
-        result = merge(result, {head: value})
+        if rest:
+            value = nested({rest: value}, f"{at}{head}.")
+        elif isinstance(value, Mapping) and at + head not in WHOLE:
+            value = nested(value, f"{at}{head}.")
+        result = merge(result, {head: value}, at)
     return result
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `over` on top, table by table."""
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """`base` with the values of `over` on top, table by table; `at` as for `nested`."""
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)
-        result[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and f"{at}{key}" not in WHOLE:
+            value = merge(old, value, f"{at}{key}.")
+        result[key] = value
     return result
 
 

@@ -109,17 +109,18 @@ def peak_bytes(compiled: Any) -> int:
 
 
 def _baselines(sources: Sources) -> dict[str, float]:
-    if sources.files is None or sources.files[0].tokens.size > COUNTED_TOKENS:
+    """Of one data set whose vocabulary is known and which is not too large; none of others."""
+    if len(sources.files) != 1 or sources.vocab is None or sources.files[0][0].tokens.size > COUNTED_TOKENS:
         return {}
-    return ngram_losses(*sources.files)
+    return ngram_losses(*sources.files[0])
 
 
 def _sample(step: TrainStep, sources: Sources, state: State) -> str:
     """Text that the model goes on with from the start of the held-out split; computed on one device."""
-    assert sources.files is not None, "only tokens with a tokenizer can be read"
+    held_out = sources.readable
+    assert held_out is not None, "only tokens with a tokenizer can be read"
     params = jax.jit(lambda p: canonical(p, step.stages))(state["params"])
     params = multihost_utils.process_allgather(params, tiled=True)
-    held_out = sources.files[1]
     prompt = np.asarray(held_out.tokens[:PROMPT_TOKENS], np.int32)
     window = step.config.data.sequence
     ids = generate(step.stages.model(params), prompt, step.config.sample_tokens, window, step.config.seed)

@@ -105,10 +105,10 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
     agreement.on_start(config)
     mesh = build(config.mesh)
     sources = open_sources(config.data, dataset)
-    if config.sample_tokens and sources.files is None:
+    if config.sample_tokens and sources.readable is None:
         raise MeshkitError(
-            f"sample_tokens = {config.sample_tokens} needs a tokenizer, which a data set of one's own has not: set it "
-            "to 0, or use data.text or data.tokens"
+            f"sample_tokens = {config.sample_tokens} needs a tokenizer, which a data set of one's own and Megatron's "
+            "files have not: set it to 0, or use data.text or folders of `meshkit data prepare`"
         )
     step = assemble.train_step(config, mesh, sources.vocab, model, loss)
     config = config.model_copy(update={"mesh": step.config.mesh})  # no axis is -1 any more

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from meshkit.config import MeshShape, RopeScaling, RunConfig, keys, load
 from meshkit.errors import MeshkitError
-from meshkit.overrides import parse_value, split_overrides
+from meshkit.overrides import parse_value, split_overrides, words
 
 
 def written(folder: Path, text: str) -> Path:
@@ -69,6 +69,19 @@ def test_command_line_mapping_and_file_give_the_same(tmp_path: Path) -> None:
     _, overrides = split_overrides(["train", "run.toml", *words])
     nested = load(values).model_dump(exclude_unset=True)
     assert load({}, overrides) == load(values) == load(written(tmp_path, tomli_w.dumps(nested)))
+
+
+@pytest.mark.parametrize("tokens", ["a", ["a.b", "c"], {"a/v1.0": 0.75, "c": 1}])
+def test_paths_of_tokens_are_no_keys(tmp_path: Path, tokens: Any) -> None:
+    """A table of paths, with points in them, is one value: everywhere the same, and replaced as a whole."""
+    values = {"data": {"tokens": tokens, "batch": 4}}
+    config = load(values)
+    assert config.data.tokens == tokens
+    assert load(written(tmp_path, tomli_w.dumps(values))) == load({"data.tokens": tokens}, {"data.batch": 4}) == config
+    assert load({}, split_overrides(["train", *words(values)])[1]) == config
+    assert load(config.model_dump(exclude_unset=True)) == config
+    for under in ({"x": 1.0}, "x", ["x"]):
+        assert load({"data.tokens": under}, values) == config
 
 
 def test_every_default_survives_the_command_line() -> None:

@@ -20,6 +20,7 @@ def ngram_losses(train: TokenFile, held_out: TokenFile) -> dict[str, float]:
     in vocabulary or hold fewer than two tokens.
     """
     vocab = train.vocab
+    assert vocab is not None, "Megatron's files do not say it"
     if held_out.vocab != vocab:
         raise MeshkitError(f"{held_out.folder} has a vocabulary of {held_out.vocab}, {train.folder} one of {vocab}")
     for file in (train, held_out):

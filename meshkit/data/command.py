@@ -3,11 +3,20 @@
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from meshkit.commands import add_command
+
+LISTED = 20  # corrupt parts named on the screen
+
+EPILOG = """\
+A file of text is a document; so is every line of a .jsonl file, and every row of a .parquet file or of a folder that
+`datasets` saved (save_to_disk). Of such a folder with several splits, train is trained on and validation, else test,
+is held out. Interrupted, the same command goes on where it was, and DIR is the same to the byte, as it is for any
+number of workers. MB/s a core: text encoded, in 10^6 bytes, over the CPU time of all workers."""
 
 
 def add(commands: Any) -> None:
@@ -15,26 +24,49 @@ def add(commands: Any) -> None:
     data = commands.add_parser("data", help="token files", description="Make and inspect token files.")
     actions = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
     prepare = add_command(actions, "prepare", _prepare, "make token files from text")
-    prepare.add_argument("text", nargs="+", metavar="TEXT", help="text files, .jsonl files, folders or globs")
-    prepare.add_argument("--skip-bad", action="store_true", help="leave out lines of .jsonl files that cannot be read")
+    prepare.epilog = EPILOG
+    prepare.add_argument("text", nargs="+", metavar="TEXT", help="files, folders or globs")
     prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     prepare.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json; absent: one token a byte")
     prepare.add_argument(
+        "--column", default="text", metavar="NAME", help="of JSON lines and tables, where the text is (default: text)"
+    )
+    prepare.add_argument(
         "--held-out", type=float, default=0.05, metavar="SHARE", help="kept for evaluation (default: 0.05)"
+    )
+    prepare.add_argument(
+        "--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)"
+    )
+    prepare.add_argument(
+        "--skip-corrupt", action="store_true", help="leave out what cannot be read, and list it in DIR/skipped.txt"
     )
     show = add_command(actions, "show", _show, "what a folder of token files holds")
     show.add_argument("folder", type=Path, metavar="DIR", help="a folder made by `meshkit data prepare`")
 
 
 def _prepare(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from meshkit.data.lines import refuse
     from meshkit.data.prepare import prepare
+    from meshkit.data.progress import ByteProgress
+    from meshkit.data.writer import SKIPPED
 
-    skip = lambda sentence: print(f"skipped: {sentence}", file=sys.stderr)
-    bad = skip if options.skip_bad else refuse
-    summary = prepare(options.text, options.out, options.tokenizer, options.held_out, bad=bad)
+    with ByteProgress() as progress:
+        summary = prepare(
+            options.text,
+            options.out,
+            options.tokenizer,
+            options.held_out,
+            column=options.column,
+            workers=options.workers,
+            skip_corrupt=options.skip_corrupt,
+            report=progress,
+        )
+    for sentence in summary.skipped[:LISTED]:
+        print(f"skipped: {sentence}", file=sys.stderr)
+    if len(summary.skipped) > LISTED:
+        print(f"skipped: {len(summary.skipped) - LISTED:,} more, see {options.out / SKIPPED}", file=sys.stderr)
     if options.json:
-        print(json.dumps(dataclasses.asdict(summary), default=str))
+        figures = {"megabytes_a_second_a_core": summary.megabytes_a_second}
+        print(json.dumps(dataclasses.asdict(summary) | figures, default=str))
     else:
         print(summary)
     return 0

@@ -1,51 +1,68 @@
 """JSON lines (.jsonl): every line an object with a text, every text a document of its own."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
-from meshkit.data.documents import Document
-from meshkit.errors import MeshkitError
+from meshkit.data.corrupt import CorruptError
 
-FIELD = "text"
-
-Bad = Callable[[str], None]
-"""Called with a sentence about each line that cannot be read: raises, or lets the line be skipped."""
+BLOCK = 1 << 20  # bytes read at a time where lines are only counted
 
 
-def refuse(sentence: str) -> None:
-    """A `Bad` that skips nothing."""
-    raise MeshkitError(f"{sentence}: mend or remove the line, or skip such lines with --skip-bad")
+def texts(path: Path, file: IO[bytes], span: range, column: str) -> Iterator[str | CorruptError]:
+    """The strings under `column` of the lines that begin at a byte in `span`; empty lines and texts are no documents.
 
-
-def texts(document: Document, file: IO[bytes], bad: Bad) -> Iterator[str]:
-    """The texts of the lines of `document`, at whose first byte `file` stands. Empty lines are no documents."""
-    left, number = document.size, 0
-    while left > 0:
-        line = file.readline(left)
-        if not line:
-            break
-        left, number = left - len(line), number + 1
+    A line that cannot be read comes as a `CorruptError` in its place.
+    """
+    file.seek(max(span.start - 1, 0))
+    if span.start:
+        file.readline(len(span) + 1)  # the end of a line that begins before, if only its line feed; or all of the span
+    first = place = file.tell()
+    number, before = 0, None
+    while place in span and (line := file.readline()):
+        place, number = place + len(line), number + 1
         if not line.strip():
             continue
-        wrong = None
-        try:
-            text = json.loads(line)[FIELD]
-            if not isinstance(text, str):
-                wrong = f"{FIELD!r} is a {type(text).__name__}, not a string"
-            elif text.encode():  # fails on half of a character, which a string of JSON may hold
-                yield text
-        except (UnicodeDecodeError, UnicodeEncodeError) as error:
-            wrong = f"not UTF-8: {error.reason}"
-        except ValueError as error:
-            wrong = f"not JSON: {error}"
-        except (KeyError, TypeError):
-            wrong = f"not an object with a {FIELD!r}"
-        if wrong is not None:
-            bad(f"{document.path}: line {_lines_before(document) + number}: {wrong}")
+        found = _text(line, column)
+        if isinstance(found, CorruptError):
+            before = _lines(path, first) if before is None else before
+            yield CorruptError(f"{path}: line {before + number}: {found}")
+        elif found:
+            yield found
 
 
-def _lines_before(document: Document) -> int:
-    """Lines of the file before the document, which may be its second part."""
-    with document.path.open("rb") as file:
-        return file.read(document.start).count(b"\n")
+def line_start(file: IO[bytes], place: int) -> int:
+    """Where the line begins that the byte at `place` belongs to."""
+    while place:
+        start = max(0, place - BLOCK)
+        file.seek(start)
+        end = file.read(place - start).rfind(b"\n")
+        if end >= 0:
+            return start + end + 1
+        place = start
+    return 0
+
+
+def _text(line: bytes, column: str) -> str | CorruptError:
+    try:
+        text = json.loads(line)[column]
+        if not isinstance(text, str):
+            return CorruptError(f"{column!r} is a {type(text).__name__}, not a string")
+        text.encode()  # fails on half of a character, which a string of JSON may hold
+        return text
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        return CorruptError(f"not UTF-8: {error.reason}")
+    except (ValueError, RecursionError) as error:
+        return CorruptError(f"not JSON: {error}")
+    except (KeyError, TypeError):
+        return CorruptError(f"not an object with a {column!r}")
+
+
+def _lines(path: Path, size: int) -> int:
+    """Lines in the first `size` bytes of a file."""
+    count = 0
+    with path.open("rb") as file:
+        while size and (block := file.read(min(size, BLOCK))):
+            count, size = count + block.count(b"\n"), size - len(block)
+    return count

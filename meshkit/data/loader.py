@@ -5,10 +5,10 @@ batch stands in microbatch i // (B / m), row i % (B / m); rows are cut over the 
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import grain
 import jax
@@ -35,6 +35,29 @@ class Source(Protocol):
         """tokens int [S], targets int [S] (what follows each token), weights float [S] (0: not a target)."""
 
 
+class Samples(Protocol):
+    """The samples of a run by their position in it, from 0 on without end."""
+
+    def __getitem__(self, position: int, /) -> Mapping[str, np.ndarray]:
+        """A sample as `Source` has them."""
+
+
+@runtime_checkable
+class Ordered(Source, Protocol):
+    """A source made of others, with an order of its own."""
+
+    sources: Sequence[Source]  # that its samples are from
+
+    def ordered(self, seed: int) -> Samples:
+        """What a run with `seed` reads."""
+
+
+def shuffled(source: Source, seed: int) -> Samples:
+    """Epochs of `source` one after the other, each in a random order that (seed, epoch) gives."""
+    # Grain's shuffle is a keyed permutation computed index by index: random access, no table of indices.
+    return grain.MapDataset.source(source).seed(seed).shuffle().repeat()
+
+
 class TokenSource:
     """Samples of `sequence` tokens, one after the other along a token file; each target is the next token."""
 
@@ -59,7 +82,7 @@ class Loader(Iterator[Batch]):
     A batch is {tokens, targets: int32 [m, B/m, S]; weights: float32 [m, B/m, S]}, global arrays cut
     over `data`; without a mesh, whole on this process's first device. Row i of batch k is at position
     g = `start` + k · B + i of the run, whatever batches went before: g is in epoch g // len(source), and
-    inside an epoch samples come in a random order that (seed, epoch) gives.
+    inside an epoch samples come in a random order that (seed, epoch) gives; of a mixture, see mixture.py.
 
     `samples` is the length of an epoch. Close it, or use it as a context manager. What the source raises
     is raised again by `next`.
@@ -103,12 +126,14 @@ class Loader(Iterator[Batch]):
         self.samples = len(source)
         self._source_name, self._vocab = _name(source), vocab
         self._check(first, "sample 0")
+        for part in source.sources if isinstance(source, Ordered) else ():
+            if len(part):
+                self._check(part[0], "sample 0")
         self._start, self._shape = start, (microbatches, batch // microbatches, self.sequence)
         self._sharding: Sharding = SingleDeviceSharding(jax.local_devices()[0])
         if mesh is not None:
             self._sharding = NamedSharding(mesh, PartitionSpec(None, DATA))
-        # Grain's shuffle is a keyed permutation computed index by index: random access, no table of indices.
-        self._samples = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
+        self._samples = source.ordered(seed) if isinstance(source, Ordered) else shuffled(source, seed)
         self._ahead = iter(
             grain.MapDataset.range(sys.maxsize)
             .map(self.at)
@@ -186,7 +211,11 @@ def _check_range(value: np.ndarray, key: str, where: str, vocab: int | None) -> 
 
 def _name(source: Source) -> str:
     kind = type(source)
-    return repr(source) if isinstance(source, TokenSource) else f"the data set {kind.__module__}.{kind.__qualname__}"
+    return (
+        repr(source)
+        if isinstance(source, TokenSource | Ordered)
+        else f"the data set {kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def _length(sample: Any) -> int:

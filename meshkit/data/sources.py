@@ -1,15 +1,22 @@
-"""What a run trains and is evaluated on, from its config: a prepared folder, text, or the user's own data set."""
+"""What a run trains and is evaluated on, from its config: token files, text, or the user's own data set.
+
+The held-out splits of several token files are put together as the train splits are: joined, or mixed in the same
+proportions.
+"""
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from meshkit.config import DataConfig
+from meshkit.data import megatron, paths
+from meshkit.data.interleave import whole_shares
 from meshkit.data.loader import Source, TokenSource
+from meshkit.data.mixture import Joined, Mixture
 from meshkit.data.prepare import prepare_cached
-from meshkit.data.tokens import Header, TokenFile
+from meshkit.data.tokens import BYTES, TokenFile
 from meshkit.errors import MeshkitError
 from meshkit.imports import check_callable, load_object
 
@@ -19,24 +26,25 @@ UserDataset = Callable[[DataConfig, str], Source]
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """train, held_out: samples. files: the token files behind them, None for a user's own data set."""
+    """train, held_out: samples. files: the (train, held out) token files behind them; none of a user's own data set.
+
+    identity: the same for the same training samples in the same proportions, what a checkpoint knows its data by.
+    """
 
     train: Source
     held_out: Source
-    files: tuple[TokenFile, TokenFile] | None = None
+    identity: str
+    files: tuple[tuple[TokenFile, TokenFile], ...] = ()
 
     @property
     def vocab(self) -> int | None:
         """Ids are below this; None when only the user knows."""
-        return self.files[0].vocab if self.files else None
+        return next((train.vocab for train, _ in self.files if train.vocab is not None), None)
 
     @property
-    def identity(self) -> str:
-        """The same for the same training samples: what a checkpoint knows its data by."""
-        if self.files is None:
-            return f"{type(self.train).__module__}.{type(self.train).__qualname__}, {len(self.train)} samples"
-        counts = Header.read(self.files[0].folder).splits["train"]
-        return f"{counts.tokens} tokens, CRC-32 {counts.crc32:08x}"
+    def readable(self) -> TokenFile | None:
+        """Held-out tokens whose tokenizer is known."""
+        return next((held_out for _, held_out in self.files if held_out.tokenizer), None)
 
 
 def cache_folder() -> Path:
@@ -56,21 +64,61 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
         )
         raise MeshkitError(
             f"{given or 'no data'} {'are' if given else 'is'} given: set exactly one of data.text (files to "
-            "prepare at start), data.tokens (a prepared folder) and data.dataset (your own)"
+            "prepare at start), data.tokens (prepared folders) and data.dataset (your own)"
         )
     if dataset is None and config.dataset:
         dataset = load_object(config.dataset, "data.dataset")
     if dataset is not None:
         check_callable(dataset, "data.dataset", "data_config", "split")
         train, held_out = (_checked(dataset(config, split), split) for split in ("train", "held_out"))
-        return Sources(train, held_out)
-    folder = (
-        Path(config.tokens)
-        if config.tokens
-        else prepare_cached(config.text, cache_folder(), config.tokenizer, config.held_out)
+        return Sources(train, held_out, f"{type(train).__module__}.{type(train).__qualname__}, {len(train)} samples")
+    weights = paths.weights(config.tokens)
+    if config.text:
+        weights = {str(prepare_cached(config.text, cache_folder(), config.tokenizer, config.held_out)): None}
+    files = tuple(_open(Path(path), config.held_out) for path in weights)
+    _check_alike([train for train, _ in files])
+    shares = None if None in weights.values() else whole_shares([w for w in weights.values() if w is not None])
+    train, held_out = (
+        _as_one([TokenSource(f, config.sequence) for f in of], shares) for of in zip(*files, strict=True)
     )
-    files = TokenFile.open(folder, "train"), TokenFile.open(folder, "held_out")
-    return Sources(TokenSource(files[0], config.sequence), TokenSource(files[1], config.sequence), files)
+    names = [file.identity for file, _ in files]
+    identity = " + ".join(
+        names if shares is None else [f"{n} × ({name})" for n, name in zip(shares, names, strict=True)]
+    )
+    return Sources(train, held_out, identity if len(files) > 1 else names[0], files)
+
+
+def _open(path: Path, held_out: float) -> tuple[TokenFile, TokenFile]:
+    """The two splits of what one entry of data.tokens names."""
+    prefix = None if path.is_dir() else megatron.prefix_of(path)
+    if prefix is not None:
+        return megatron.split(prefix, held_out)
+    if not path.is_dir():
+        raise MeshkitError(
+            f"{path}: no such folder of tokens; make it with `meshkit data prepare`; nor are there {path.name}.idx and "
+            ".bin of Megatron"
+        )
+    return TokenFile.open(path, "train"), TokenFile.open(path, "held_out")
+
+
+def _as_one(sources: Sequence[TokenSource], shares: Sequence[int] | None) -> Source:
+    if len(sources) == 1:
+        return sources[0]
+    return Joined(sources) if shares is None else Mixture(sources, shares)
+
+
+def _check_alike(files: Sequence[TokenFile]) -> None:
+    """MeshkitError when two of the files whose tokenizer is known have not the same."""
+    known = [file for file in files if file.tokenizer]
+    for file in known[1:]:
+        if _tokenizer(file) != _tokenizer(known[0]):
+            raise MeshkitError(
+                f"data.tokens: {file.folder} was made with another tokenizer than {known[0].folder}: prepare one anew"
+            )
+
+
+def _tokenizer(file: TokenFile) -> bytes:
+    return BYTES.encode() if file.tokenizer == BYTES else (file.folder / file.tokenizer).read_bytes()
 
 
 def _checked(source: Any, split: str) -> Source:

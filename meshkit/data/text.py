@@ -7,6 +7,7 @@ from typing import IO, Protocol
 
 import numpy as np
 
+from meshkit.data.corrupt import CorruptError
 from meshkit.data.tokens import BYTES, Header
 from meshkit.errors import MeshkitError
 
@@ -17,13 +18,20 @@ END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[E
 
 
 class Tokenizer(Protocol):
-    """Ids 0 … vocab − 1; `end` closes a document and never stands for text."""
+    """Ids 0 … vocab − 1; `end` closes a document and never stands for text.
+
+    bytewise: the ids of two halves of a file, wherever it is cut, are those of the whole.
+    """
 
     vocab: int
     end: int
+    bytewise: bool
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of `text`, int [n], without the end token."""
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode` of each text, faster than one by one."""
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of `ids`; end tokens give nothing."""
@@ -35,11 +43,15 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """One token a byte, and one more for the end of a document: 257 ids, for any text in any encoding."""
 
-    vocab, end = 257, 256
+    vocab, end, bytewise = 257, 256, True
 
     def encode(self, text: str) -> np.ndarray:
         """The UTF-8 bytes of `text`, uint8 [n]."""
         return np.frombuffer(text.encode("utf-8"), np.uint8)
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The UTF-8 bytes of each text."""
+        return [self.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD, end tokens nothing."""
@@ -57,6 +69,8 @@ class FileTokenizer:
 
     Raises MeshkitError when the `tokenizers` package or the file is missing, or the file is no tokenizer.
     """
+
+    bytewise = False
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -83,25 +97,35 @@ class FileTokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of `text`, int64 [n], without any token that the tokenizer would put around it."""
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text; the package works on several cores unless TOKENIZERS_PARALLELISM=false."""
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)  # without places in the text
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of `ids`; end tokens give nothing."""
         return self._tokenizer.decode([int(i) for i in ids if i != self.end], skip_special_tokens=False)
 
     def encode_file(self, file: IO[bytes], size: int) -> Iterator[np.ndarray]:
-        """The ids of the next `size` bytes of `file`, read whole, as a cut could fall inside a token.
+        """The ids of the next `size` bytes of `file`, read whole (see `read_text`)."""
+        yield self.encode(read_text(file, size))
 
-        Raises MeshkitError naming the position of the first byte that is not UTF-8.
-        """
-        start, data = file.tell(), file.read(size)
-        try:
-            yield self.encode(data.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise MeshkitError(
-                f"{file.name}: byte {start + error.start} (0x{data[error.start]:02x}) is not UTF-8, which a tokenizer "
-                "reads: convert the file, leave it out of data.text, or leave data.tokenizer out for one token a byte"
-            ) from None
+
+def read_text(file: IO[bytes], size: int) -> str:
+    """The next `size` bytes of `file`, a text for a tokenizer: whole, as a cut could fall inside a token.
+
+    Raises CorruptError naming the position of the first byte that is not UTF-8.
+    """
+    start, data = file.tell(), file.read(size)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptError(
+            f"{file.name}: byte {start + error.start} (0x{data[error.start]:02x}) is not UTF-8, which a tokenizer "
+            "reads: convert the file, leave it out of data.text, or leave data.tokenizer out for one token a byte"
+        ) from None
 
 
 def load_tokenizer(path: str | os.PathLike[str] | None) -> Tokenizer:

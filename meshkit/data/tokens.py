@@ -7,23 +7,17 @@ A prepared folder holds
     train.documents.npy       int64 [documents]: where each document starts in train.bin
     held_out.bin, held_out.documents.npy
     tokenizer.json            a copy of the tokenizer; not there when tokens are bytes
+    skipped.txt               what of the text was corrupt and left out, a line each; not there when nothing was
 
-The folder appears whole or not at all: it is written beside its place and renamed at the end.
+The folder appears whole or not at all (see writer.py).
 """
 
-import errno
 import json
 import os
-import shutil
-import uuid
-import zlib
-from array import array
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -96,19 +90,23 @@ class Header:
 
 @dataclass(frozen=True)
 class TokenFile:
-    """One split of a prepared folder.
+    """One split of a prepared folder, or of Megatron's files.
 
     `tokens` is the memory-mapped stream, uint16 or uint32 [tokens]; `documents` int64 [documents], the
-    start of each document in it; every document ends with the token `end`.
+    start of each document in it; every document ends with the token `end`. `identity` is equal for equal tokens.
+
+    One of Megatron's (see megatron.py) has its prefix as folder, ids of any whole type, and says nothing of its
+    vocabulary, end token (None) and tokenizer ("").
     """
 
     folder: Path
     split: str
     tokens: np.ndarray
     documents: np.ndarray
-    vocab: int
-    end: int
+    vocab: int | None
+    end: int | None
     tokenizer: str
+    identity: str
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], split: str) -> Self:
@@ -127,7 +125,8 @@ class TokenFile:
         documents = _read_documents(folder / f"{split}.documents.npy", counts)
         if header.tokenizer != BYTES and not (folder / header.tokenizer).is_file():
             raise MeshkitError(f"{folder / header.tokenizer}: missing; the header says that it made these tokens")
-        return cls(folder, split, tokens, documents, header.vocab, header.end, header.tokenizer)
+        identity = f"{counts.tokens} tokens, CRC-32 {counts.crc32:08x}"
+        return cls(folder, split, tokens, documents, header.vocab, header.end, header.tokenizer, identity)
 
 
 def is_whole(folder: Path) -> bool:
@@ -163,82 +162,3 @@ def _read_documents(path: Path, counts: Counts) -> np.ndarray:
             "the file is truncated or not the header's; prepare the text again"
         )
     return documents
-
-
-class TokenWriter:
-    """Writes a prepared folder, document by document; used as a context manager.
-
-    Everything goes into a uniquely named hidden folder beside `out`, renamed to `out` by `finish()`;
-    whatever leaves the context before that removes it. Of several processes that write the same
-    `out`, the first to finish wins and the others drop theirs, which must be equal.
-    """
-
-    def __init__(self, out: str | os.PathLike[str], vocab: int, end: int, tokenizer_file: Path | None = None) -> None:
-        self.out = Path(out)
-        self.vocab, self.end = vocab, end
-        self.tokenizer = BYTES if tokenizer_file is None else "tokenizer.json"
-        self.dtype = np.dtype("<u2" if vocab <= 1 << 16 else "<u4")
-        self._folder = self.out.parent / f".{self.out.name}.{uuid.uuid4().hex}.partial"
-        self._tokenizer_file = tokenizer_file
-        self._starts = {split: array("q") for split in SPLITS}
-        self._tokens = dict.fromkeys(SPLITS, 0)
-        self._crc32 = dict.fromkeys(SPLITS, 0)
-        self._files: dict[str, IO[bytes]] = {}
-        self._cleanup = ExitStack()
-
-    def __enter__(self) -> Self:
-        self._cleanup.callback(shutil.rmtree, self._folder, ignore_errors=True)
-        try:
-            self._folder.mkdir(parents=True)
-            if self._tokenizer_file is not None:
-                shutil.copyfile(self._tokenizer_file, self._folder / self.tokenizer)
-            for split in SPLITS:
-                self._files[split] = self._cleanup.enter_context((self._folder / f"{split}.bin").open("wb"))
-        except OSError as error:
-            self._cleanup.close()
-            raise MeshkitError(f"{self.out}: cannot be written: {error}") from None
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        try:
-            self._cleanup.close()
-        except OSError as late:  # what was still buffered did not fit on the disk
-            error = error or late
-        if isinstance(error, OSError):
-            raise MeshkitError(f"{self.out}: cannot be written: {error}") from error
-
-    def add(self, split: str, chunks: Iterable[np.ndarray]) -> int:
-        """Appends one document, given as pieces of its ids (int [n] each), and its end token; returns its tokens."""
-        start = self._tokens[split]
-        self._starts[split].append(start)
-        for chunk in chunks:
-            self._append(split, chunk)
-        self._append(split, np.array([self.end]))
-        return self._tokens[split] - start
-
-    def _append(self, split: str, ids: np.ndarray) -> None:
-        data = ids.astype(self.dtype).tobytes()
-        self._files[split].write(data)
-        self._crc32[split] = zlib.crc32(data, self._crc32[split])
-        self._tokens[split] += ids.size
-
-    def finish(self) -> Header:
-        """Puts the folder in its place, and returns its header.
-
-        Raises MeshkitError when something else already stands there.
-        """
-        for split, file in self._files.items():
-            file.flush()
-            os.fsync(file.fileno())
-            np.save(self._folder / f"{split}.documents.npy", np.array(self._starts[split], dtype=np.int64))
-        counts = {s: Counts(self._tokens[s], len(self._starts[s]), self._crc32[s]) for s in SPLITS}
-        header = Header(self.dtype.name, self.vocab, self.end, self.tokenizer, counts)
-        header.write(self._folder)
-        try:
-            self._folder.rename(self.out)
-        except OSError as error:
-            taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
-            if taken and is_whole(self.out) and Header.read(self.out) == header:
-                return header  # another process was faster with the same text
-            raise MeshkitError(f"{self.out}: cannot take the place of what is there: {error.strerror}") from None
-        return header

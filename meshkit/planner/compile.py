@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from meshkit import mesh
 from meshkit.config import DataConfig, RunConfig
+from meshkit.data.paths import weights
 from meshkit.data.text import ByteTokenizer
 from meshkit.data.tokens import Header
 from meshkit.errors import MeshkitError
@@ -109,8 +110,9 @@ def cudnn_version() -> tuple[int, int, int]:
 
 def data_vocab(data: DataConfig) -> tuple[int | None, list[str]]:
     """The vocabulary that `train` would take from the data, if they are here, else a note for the user."""
-    if data.tokens and Path(data.tokens).is_dir():
-        return Header.read(Path(data.tokens)).vocab, []
+    prepared = [path for path in weights(data.tokens) if Path(path).is_dir()]
+    if prepared:
+        return Header.read(Path(prepared[0])).vocab, []
     if data.text and data.tokenizer is None:
         return ByteTokenizer.vocab, []
     source = f"data.tokens = {data.tokens!r}" if data.tokens else f"data.tokenizer = {data.tokenizer!r}"

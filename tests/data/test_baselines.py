@@ -9,7 +9,8 @@ import pytest
 
 from meshkit.data import baselines
 from meshkit.data.baselines import ngram_losses
-from meshkit.data.tokens import TokenFile, TokenWriter
+from meshkit.data.tokens import TokenFile
+from meshkit.data.writer import TokenWriter
 from meshkit.errors import MeshkitError
 
 

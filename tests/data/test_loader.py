@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from meshkit import mesh as meshes
 from meshkit.config import MeshShape
 from meshkit.data.loader import DTYPES, Batch, Loader, TokenSource
-from meshkit.data.tokens import SPLITS, TokenFile, TokenWriter
+from meshkit.data.tokens import SPLITS, TokenFile
+from meshkit.data.writer import TokenWriter
 from meshkit.errors import MeshkitError
 
 SHAPES = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (4, 2, 1), (2, 1, 4), (1, 2, 4)]

@@ -14,7 +14,8 @@ import pytest
 from meshkit.data import documents
 from meshkit.data.prepare import prepare, prepare_cached
 from meshkit.data.text import ByteTokenizer, FileTokenizer, tokenizer_of
-from meshkit.data.tokens import SPLITS, TokenFile, TokenWriter
+from meshkit.data.tokens import SPLITS, TokenFile
+from meshkit.data.writer import TokenWriter
 from meshkit.errors import MeshkitError
 
 
@@ -175,7 +176,7 @@ def test_prepare_keeps_its_hands_off_what_is_there(corpus: Path, tmp_path: Path)
     assert [p.name for p in out.iterdir()] == ["notes.md"]
 
 
-def test_an_interrupted_prepare_leaves_nothing(corpus: Path, tmp_path: Path) -> None:
+def test_a_prepare_interrupted_before_anything_is_sure_leaves_nothing(corpus: Path, tmp_path: Path) -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshkit.data.tokens import SPLITS, TokenFile, TokenWriter
+from meshkit.data.tokens import SPLITS, TokenFile
+from meshkit.data.writer import TokenWriter
 from meshkit.errors import MeshkitError
 
 
