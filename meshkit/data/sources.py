@@ -70,7 +70,8 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
         else prepare_cached(config.text, cache_folder(), config.tokenizer, config.held_out)
     )
     files = TokenFile.open(folder, "train"), TokenFile.open(folder, "held_out")
-    return Sources(TokenSource(files[0], config.sequence), TokenSource(files[1], config.sequence), files)
+    train, held_out = (TokenSource(file, config.sequence, config.documents == "apart") for file in files)
+    return Sources(train, held_out, files)
 
 
 def _checked(source: Any, split: str) -> Source:
