@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from meshkit.config import DataConfig
+from meshkit.data import chat
 from meshkit.data.loader import Source, TokenSource
 from meshkit.data.prepare import prepare_cached
 from meshkit.data.tokens import Header, TokenFile
@@ -70,8 +71,13 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
         else prepare_cached(config.text, cache_folder(), config.tokenizer, config.held_out)
     )
     files = TokenFile.open(folder, "train"), TokenFile.open(folder, "held_out")
-    train, held_out = (TokenSource(file, config.sequence, config.documents == "apart") for file in files)
+    train, held_out = (_source(file, config) for file in files)
     return Sources(train, held_out, files)
+
+
+def _source(file: TokenFile, config: DataConfig) -> TokenSource:
+    apart = config.documents == "apart"
+    return TokenSource(file, config.sequence, apart, chat.targets_of(file, config.sequence, apart))
 
 
 def _checked(source: Any, split: str) -> Source:
