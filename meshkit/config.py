@@ -124,7 +124,9 @@ class ModelConfig(Section):
         None, description="Share of features dropped in training."
     )
     options: dict[str, Any] = Field(
-        {}, description="What a family has besides (window, experts and so on), or settings of your own model."
+        {},
+        description="What a family has besides (window, experts and so on); lora = {rank, alpha, linears}: train "
+        "adapters; or settings of your own model.",
     )
 
 
