@@ -13,11 +13,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from meshkit.pipeline.stage import Context, Params, Stages
+from meshkit.pipeline.context import Context
+from meshkit.pipeline.stage import Params, Stages
+from meshkit.pipeline.trained import joined
 from meshkit.pipeline.vocab import TokenLoss
 
 Batch = dict[str, Any]
-"""`tokens`, `targets`, `weights`: [M, B, S] arrays, as TrainStep takes them."""
+"""`tokens`, `targets`, `weights`, and `segments` if any: [M, B, S] arrays, as TrainStep takes them."""
 
 
 def cross_entropy(logits_BSV: jax.Array, targets_BS: jax.Array) -> jax.Array:
@@ -33,7 +35,8 @@ def mean_loss(
     # Samples are numbered microbatch by microbatch; only dropout cares.
     tokens, targets, weights = (batch[k].reshape(-1, batch[k].shape[-1]) for k in ("tokens", "targets", "weights"))
     model = stages.model(jax.tree.map(lambda p: p.astype(dtype), params))
-    logits_BSV = model(tokens, Context(-1, jnp.arange(len(tokens)), key, 1 / len(tokens)))
+    segments = batch["segments"].reshape(tokens.shape) if "segments" in batch else None
+    logits_BSV = model(tokens, Context(-1, jnp.arange(len(tokens)), key, 1 / len(tokens), segments_BS=segments))
     losses_BS = (loss or cross_entropy)(logits_BSV, targets)
     weights = weights.astype(losses_BS.dtype)
     return (losses_BS * weights).sum() / weights.sum()
@@ -42,12 +45,15 @@ def mean_loss(
 def gradient(
     stages: Stages, loss: TokenLoss | None, dtype: Any, compiler_options: dict[str, Any] | None = None
 ) -> Callable[[Params, Batch, jax.Array | None], tuple[jax.Array, Params]]:
-    """The jitted function (params, batch, key) -> (mean loss, gradients)."""
+    """The jitted function (params, batch, key) -> (mean loss, gradients of what is trained)."""
 
-    def value(params: Params, batch: Batch, key: jax.Array | None) -> jax.Array:
-        return mean_loss(stages, params, batch, key, loss, dtype)
+    def value(own: Params, params: Params, batch: Batch, key: jax.Array | None) -> jax.Array:
+        return mean_loss(stages, joined(own, params), batch, key, loss, dtype)
 
-    return jax.jit(jax.value_and_grad(value), compiler_options=compiler_options)
+    def value_and_gradients(params: Params, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, Params]:
+        return jax.value_and_grad(value)(stages.own(params), params, batch, key)
+
+    return jax.jit(value_and_gradients, compiler_options=compiler_options)
 
 
 def train(
@@ -66,11 +72,12 @@ def train(
     """
     value_and_grad = gradient(stages, loss, dtype, compiler_options)
     update = jax.jit(functools.partial(_update, rule), compiler_options=compiler_options)
-    state = jax.jit(rule.init)(params)
+    state = jax.jit(rule.init)(stages.own(params))
     losses, trees = [], []
     for step, batch in enumerate(batches):
         value, gradients = value_and_grad(params, batch, step_key(seed, step))
-        params, state = update(params, state, gradients)
+        own, state = update(stages.own(params), state, gradients)
+        params = joined(own, params)
         losses.append(float(value))
         trees.append(gradients)
     return losses, trees, params

@@ -24,7 +24,7 @@ from meshkit.checkpoint.record import Record, of_run
 from meshkit.checkpoint.resume import Beginning, begin
 from meshkit.checkpoint.store import Checkpoints, History
 from meshkit.config import NEVER, RunConfig, load
-from meshkit.data.loader import Batch, Loader
+from meshkit.data.loader import Loader
 from meshkit.data.sources import UserDataset, open_sources
 from meshkit.errors import MeshkitError
 from meshkit.mesh import build
@@ -105,11 +105,6 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
     agreement.on_start(config)
     mesh = build(config.mesh)
     sources = open_sources(config.data, dataset)
-    if config.sample_tokens and sources.readable is None:
-        raise MeshkitError(
-            f"sample_tokens = {config.sample_tokens} needs a tokenizer, which a data set of one's own and Megatron's "
-            "files have not: set it to 0, or use data.text or folders of `meshkit data prepare`"
-        )
     step = assemble.train_step(config, mesh, sources.vocab, model, loss)
     config = config.model_copy(update={"mesh": step.config.mesh})  # no axis is -1 any more
     layout = Layout(step)
@@ -136,7 +131,7 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
             watchers = writer, progress, checkpoints, preemption, recorder, watchdog
             run = _Run(config, step, layout, record, beginning, batches, held_out, *watchers)
             state = run.loop()
-    summary = report.summary(step, run.compiled, run.history, run.number, sources, state, folder.path)
+    summary = report.summary(step, run.compiled, run.history, run.number, sources, folder.path)
     if recorder.done:
         summary |= recorder.report(step, run.compiled)
     folder.show(summary)
@@ -298,10 +293,6 @@ class _Run:
     def _evaluate(self, state: State) -> tuple[float, float]:
         """(loss summed over target tokens, how many) of EVALUATION_BATCHES held-out batches, at most one epoch."""
         epoch = max(1, self.held_out.samples // self.config.data.batch)
-        sums = [self._held_out_sums(state, self.held_out.at(k)) for k in range(min(EVALUATION_BATCHES, epoch))]
-        loss, tokens = np.sum(jax.device_get(sums), axis=0)
-        return float(loss), float(tokens)
-
-    def _held_out_sums(self, state: State, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        sums = self.step.evaluate(state["params"], batch)
-        return sums["loss"], sums["tokens"]
+        batches = map(self.held_out.at, range(min(EVALUATION_BATCHES, epoch)))
+        sums = jax.device_get([self.step.evaluate(state["params"], batch) for batch in batches])
+        return sum(float(s["loss"]) for s in sums), sum(float(s["tokens"]) for s in sums)

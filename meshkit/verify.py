@@ -31,6 +31,7 @@ from meshkit.uneven import Cost
 
 STEPS = 3
 SEED_OF_TOKENS = 0
+DOCUMENTS_A_TOKEN = 0.3  # that begin there, where documents are kept apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +132,9 @@ def random_batches(config: RunConfig, vocab: int, count: int = STEPS) -> list[Ba
         tokens = random.integers(0, vocab, (m, batch // m, sequence + 1), np.int32)
         weights = (random.random((m, batch // m, sequence)) < share).astype(np.float32)
         batches.append({"tokens": tokens[..., :-1], "targets": tokens[..., 1:], "weights": weights})
+        if config.data.documents == "apart":
+            begins = random.random(weights.shape) < DOCUMENTS_A_TOKEN
+            batches[-1]["segments"] = begins.cumsum(-1, dtype=np.int32)
     return batches
 
 
@@ -200,13 +204,13 @@ def drawn_on_one_device(step: TrainStep) -> Leaves:
     """The initial parameters of the same config without a mesh."""
     build = _model(step)
     draw = jax.jit(lambda seed: initial(build, seed), compiler_options=QUICK)
-    drawn = jax.tree.map(lambda p: p.astype(step.wide), draw(step.config.seed))
+    drawn = jax.tree.map(lambda p, dtype: p.astype(dtype), draw(step.config.seed), step.dtypes)
     return canonical_leaves(drawn, functional(build))
 
 
 def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> tuple[Course, Any]:
     """The layout's course, and its compiled step. Raises AssertionError if a padded row of a table is not zero."""
-    params = _tree(start, step.stages, step.wide)
+    params = jax.tree.map(lambda p, dtype: p.astype(dtype), _tree(start, step.stages, step.wide), step.dtypes)
     state = jax.jit(step.state, out_shardings=step.state_shardings, compiler_options=QUICK)(params)
     placed = [jax.device_put(batch, step.batch_sharding) for batch in batches]
     value_and_grad = jax.jit(step.gradients, compiler_options=QUICK)
@@ -217,7 +221,7 @@ def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> tuple[Cours
         state, shown = update(state, batch)
         metrics.append(shown)
     losses, norms = (np.array([shown[name] for shown in metrics], float) for name in ("loss", "grad_norm"))
-    return Course(losses, norms, gradients, canonical_leaves(state["params"], stages)), update
+    return Course(losses, norms, gradients, canonical_leaves(stages.own(state["params"]), stages)), update
 
 
 def on_one_device(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
@@ -231,7 +235,7 @@ def on_one_device(step: TrainStep, start: Leaves, batches: list[Batch]) -> Cours
         stages, params, batches, rule, config.seed, step.loss, step.dtype, compiler_options=QUICK
     )
     norms = [float(optax.tree.norm(tree)) for tree in gradients]
-    *trees, after = [canonical_leaves(tree, stages) for tree in (*gradients, params)]
+    *trees, after = [canonical_leaves(tree, stages) for tree in (*gradients, stages.own(params))]
     return Course(np.array(losses), np.array(norms), trees, after)
 
 

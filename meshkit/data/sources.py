@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshkit.config import DataConfig
-from meshkit.data import megatron, paths
+from meshkit.data import chat, megatron, paths
 from meshkit.data.interleave import whole_shares
 from meshkit.data.loader import Source, TokenSource
 from meshkit.data.mixture import Joined, Mixture
@@ -40,11 +40,6 @@ class Sources:
     def vocab(self) -> int | None:
         """Ids are below this; None when only the user knows."""
         return next((train.vocab for train, _ in self.files if train.vocab is not None), None)
-
-    @property
-    def readable(self) -> TokenFile | None:
-        """Held-out tokens whose tokenizer is known."""
-        return next((held_out for _, held_out in self.files if held_out.tokenizer), None)
 
 
 def cache_folder() -> Path:
@@ -78,9 +73,7 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
     files = tuple(_open(Path(path), config.held_out) for path in weights)
     _check_alike([train for train, _ in files])
     shares = None if None in weights.values() else whole_shares([w for w in weights.values() if w is not None])
-    train, held_out = (
-        _as_one([TokenSource(f, config.sequence) for f in of], shares) for of in zip(*files, strict=True)
-    )
+    train, held_out = (_as_one([_source(f, config) for f in of], shares) for of in zip(*files, strict=True))
     names = [file.identity for file, _ in files]
     identity = " + ".join(
         names if shares is None else [f"{n} × ({name})" for n, name in zip(shares, names, strict=True)]
@@ -119,6 +112,11 @@ def _check_alike(files: Sequence[TokenFile]) -> None:
 
 def _tokenizer(file: TokenFile) -> bytes:
     return BYTES.encode() if file.tokenizer == BYTES else (file.folder / file.tokenizer).read_bytes()
+
+
+def _source(file: TokenFile, config: DataConfig) -> TokenSource:
+    apart = config.documents == "apart"
+    return TokenSource(file, config.sequence, apart, chat.targets_of(file, config.sequence, apart))
 
 
 def _checked(source: Any, split: str) -> Source:

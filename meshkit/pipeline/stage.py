@@ -8,11 +8,12 @@ A model is a Flax NNX module with
   `leave`   output of the last block -> input of the head (the final norm);
   `__call__`  tokens [B, S] -> logits [B, S, V], the whole on one device.
 `enter` and `leave` use the module's other parameters, which every stage holds. A block is called as
-block(x [B, S, H], context: Context) -> x [B, S, H]. The class is called as Class(sizes, rngs, vocab_multiple):
-`sizes` is a `meshkit.models.presets.Sizes`, with the config's free-form `model.options` in `sizes.options`,
-and `vocab_multiple` is handed on to VocabTable. All state is `nnx.Param`, each with the PartitionSpec of its
-cut over `tensor` as `out_sharding`; one without is held whole by every tensor peer. Parameters come in the
-dtype of the step; x keeps its shape and dtype. meshkit/models/gpt2.py is an example on a page.
+block(x [B, S, H], context: Context) -> x [B, S, H] (context.py). The class is called as
+Class(sizes, rngs, vocab_multiple): `sizes` is a `meshkit.models.presets.Sizes`, with the config's free-form
+`model.options` in `sizes.options`, and `vocab_multiple` is handed on to VocabTable. All state is `nnx.Param`, each with
+the PartitionSpec of its cut over `tensor` as `out_sharding`; one without is held whole by every tensor peer. Where any
+is an `nnx.LoRAParam`, those alone are trained. Parameters come in the dtype of the step; x keeps its shape and dtype.
+meshkit/models/gpt2.py is an example on a page.
 
 Shapes: B microbatch size, S sequence, H width, L layers; activations enter blocks as x_BSH.
 """
@@ -30,7 +31,9 @@ from jax.sharding import PartitionSpec as P
 from meshkit.errors import MeshkitError
 from meshkit.mesh import PIPE, TENSOR
 from meshkit.pipeline.collectives import axis_size
+from meshkit.pipeline.context import Context
 from meshkit.pipeline.placement import EMPTY_LAYER, Placement, place
+from meshkit.pipeline.trained import joined, part
 from meshkit.pipeline.vocab import VocabTable
 
 PRODUCT = "product"
@@ -38,57 +41,6 @@ PRODUCT = "product"
 
 Params = dict[str, Any]
 """Nested dict of arrays (or of their specs, shapes …), named as the model's attributes are."""
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Context:
-    """What a block may depend on besides its input; the same whatever the mesh.
-
-    layer: this block's number in the model, int32 scalar (−1 in `enter`).
-    samples_B: numbers of the samples in the global batch, int32 [B].
-    key: the step's random key, or None when nothing is random (evaluation).
-    share: 1 / samples of the global batch, what one counts for in a mean over them.
-    first: how many tokens stand before x, where those are remembered (generation); None: none do.
-    """
-
-    layer: jax.Array | int
-    samples_B: jax.Array
-    key: jax.Array | None
-    share: float = 1.0
-    first: jax.Array | None = None
-
-    def keys_B(self, site: int) -> jax.Array:
-        """A random key for each sample, for the `site`-th random choice of this layer."""
-        assert self.key is not None
-        here = jax.random.fold_in(jax.random.fold_in(self.key, self.layer + 1), site)
-        return jax.vmap(jax.random.fold_in, (None, 0))(here, self.samples_B)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """Keys and values of a layer, [B, T, K, D]: of the tokens read so far, and room for more.
-
-    A block that is also called as block(x, context, memory) -> (x, memory) can write text (`meshkit.decode`).
-    """
-
-    k_BTKD: jax.Array
-    v_BTKD: jax.Array
-
-    def read_on(self, k_BSKD: jax.Array, v_BSKD: jax.Array, first: jax.Array) -> "Memory":
-        """The memory with those of S more tokens, from position `first` on."""
-        put = lambda whole, more: jax.lax.dynamic_update_slice_in_dim(whole, more, first, 1)
-        return Memory(put(self.k_BTKD, k_BSKD), put(self.v_BTKD, v_BSKD))
-
-
-def dropout(x_BSH: jax.Array, rate: float, context: Context, site: int) -> jax.Array:
-    """Zero a share `rate` of the features, each sample by its own key: no mesh and no precision changes the choice."""
-    if rate == 0 or context.key is None:
-        return x_BSH
-    share = jnp.float32(1 - rate)  # of a Python float JAX draws in float64 where that is on, and other numbers
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, share, x_BSH.shape[1:]))(context.keys_B(site))
-    return jnp.where(keep, x_BSH / (1 - rate), 0)
 
 
 class Model(Protocol):
@@ -158,13 +110,15 @@ class Stages:
     """The functional view of a model: what the executor runs. Made by `functional`.
 
     shapes, specs: trees like the parameters, of ShapeDtypeStruct and of PartitionSpec, as they are
-    stored: blocks stacked in the order that `placement` gives, tables padded. vocab, cap: those of the head.
+    stored: blocks stacked in the order that `placement` gives, tables padded. trained: likewise, whether it is (see
+    `trained.py`). vocab, cap: those of the head.
     """
 
     graph: Any
     block_graph: Any
     shapes: Params
     specs: Params
+    trained: Params
     vocab: int
     cap: float | None
     placement: Placement
@@ -173,6 +127,14 @@ class Stages:
     def tied(self) -> bool:
         """Whether the head is the embedding's table."""
         return "head" not in self.shapes
+
+    def own(self, tree: Params) -> Params:
+        """What a tree has of the trained parameters."""
+        return part(tree, self.trained, True)
+
+    def frozen(self, tree: Params) -> Params:
+        """What a tree has of the frozen parameters."""
+        return part(tree, self.trained, False)
 
     def model(self, params: Params) -> Any:
         """The NNX module with these parameters in it."""
@@ -183,12 +145,12 @@ class Stages:
         return cut_sequence(nnx.merge(self.block_graph, layer_params)(cut_sequence(x_BSH), context))
 
     def enter(self, outer: Params, params: Params, x_BSH: jax.Array, context: Context) -> jax.Array:
-        """`model.enter` as a function of its own parameters `outer` (see `outer`)."""
-        return cut_sequence(self.model(params | outer).enter(x_BSH, context))
+        """`model.enter` as a function of its own parameters `outer` (see `outer`), or of some of them."""
+        return cut_sequence(self.model(joined(outer, params)).enter(x_BSH, context))
 
     def leave(self, outer: Params, params: Params, x_BSH: jax.Array) -> jax.Array:
-        """`model.leave` as a function of its own parameters `outer`."""
-        return cut_sequence(self.model(params | outer).leave(x_BSH))
+        """`model.leave` as a function of its own parameters `outer`, or of some of them."""
+        return cut_sequence(self.model(joined(outer, params)).leave(x_BSH))
 
 
 def outer(params: Params) -> Params:
@@ -214,6 +176,7 @@ def functional(build: Callable[[nnx.Rngs], Model], placement: Placement | None =
         block_graph=nnx.split(model.blocks)[0],
         shapes=jax.eval_shape(lambda params: stored(params, placement), shapes),
         specs=specs,
+        trained=_trained(state),
         vocab=model.embed.vocab,
         cap=(model.head or model.embed).cap,
         placement=placement,
@@ -238,8 +201,18 @@ def _check(model: Any) -> None:
         if not isinstance(variable, nnx.Param):
             raise MeshkitError(
                 f"{name}.{'.'.join(map(str, path))} is a {type(variable).__name__}: only nnx.Param can be trained "
-                "over a mesh; for dropout use meshkit.pipeline.stage.dropout, which needs no state"
+                "over a mesh; for dropout use meshkit.pipeline.context.dropout, which needs no state"
             )
+
+
+def _trained(state: nnx.State) -> Params:
+    adapters = jax.tree.map(lambda variable: isinstance(variable, nnx.LoRAParam), state, is_leaf=_is_variable)
+    chosen = nnx.to_pure_dict(adapters)
+    return chosen if any(jax.tree.leaves(chosen)) else jax.tree.map(lambda _: True, chosen)
+
+
+def _is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
 
 
 def _specs_of_layers(specs: Params, shapes: Params, layers: int) -> Params:
