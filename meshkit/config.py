@@ -125,8 +125,7 @@ class ModelConfig(Section):
         None, description="Share of features dropped in training."
     )
     options: dict[str, Any] = Field(
-        {},
-        description="What a family has besides (window, experts …), lora = {rank, alpha, linears}; or your model's.",
+        {}, description="What a family has besides (window, experts, lora and so on), or settings of your own model."
     )
 
 
