@@ -12,6 +12,7 @@ TYPES := .cache/types
 
 train: $(VENV)/.run
 	$(BIN)/meshkit train launch/configs/quickstart.toml
+	$(BIN)/meshkit generate runs/quickstart "def "
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile

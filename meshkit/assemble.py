@@ -43,7 +43,7 @@ def train_step(
     # What these refuse is said here, before anything is compiled or written.
     builders.from_config(pipeline, shape.pipe)
     optimizer.learning_rate(config.optimizer, config.steps)
-    protocol.check_flow(step.stages, step.dtype, config.data.sequence)
+    protocol.check_flow(step.stages, step.dtype, config.data.sequence, config.data.documents == "apart")
     if loss is not None:
         protocol.check_loss(loss, step.stages.vocab, step.wide, config.data.sequence)
     return step

@@ -159,6 +159,9 @@ class DataConfig(Section):
     dataset: str | None = Field(None, description="Your own data set as 'package.module:callable'.")
     sequence: Positive = Field(128, description="Tokens of a training sample.")
     batch: Positive = Field(8, description="Samples of one step over all replicas (the global batch).")
+    documents: Literal["joined", "apart"] = Field(
+        "joined", description="Of one sample: attention and positions go on through them, or stay inside each (apart)."
+    )
     held_out: float = Field(0.05, gt=0, lt=1, description="Share of text or Megatron's files kept for evaluation.")
 
 
@@ -235,7 +238,6 @@ class RunConfig(Section):
     )
     evaluate_every: int = Field(0, ge=0, description="Steps between evaluations on held-out data; 0: at the end only.")
     log_every: Positive = Field(10, description="Steps between logged metrics.")
-    sample_tokens: int = Field(0, ge=0, description="Tokens the trained model writes at the end, to look at.")
     mesh: MeshShape = Field(MeshShape(), description="Shape of the device mesh.")
     pipeline: PipelineConfig = Field(PipelineConfig(), description="Schedule and microbatches.")
     model: ModelConfig = Field(ModelConfig(), description="The Transformer.")

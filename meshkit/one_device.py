@@ -17,7 +17,7 @@ from meshkit.pipeline.stage import Context, Params, Stages
 from meshkit.pipeline.vocab import TokenLoss
 
 Batch = dict[str, Any]
-"""`tokens`, `targets`, `weights`: [M, B, S] arrays, as TrainStep takes them."""
+"""`tokens`, `targets`, `weights`, and `segments` if any: [M, B, S] arrays, as TrainStep takes them."""
 
 
 def cross_entropy(logits_BSV: jax.Array, targets_BS: jax.Array) -> jax.Array:
@@ -33,7 +33,8 @@ def mean_loss(
     # Samples are numbered microbatch by microbatch; only dropout cares.
     tokens, targets, weights = (batch[k].reshape(-1, batch[k].shape[-1]) for k in ("tokens", "targets", "weights"))
     model = stages.model(jax.tree.map(lambda p: p.astype(dtype), params))
-    logits_BSV = model(tokens, Context(-1, jnp.arange(len(tokens)), key, 1 / len(tokens)))
+    segments = batch["segments"].reshape(tokens.shape) if "segments" in batch else None
+    logits_BSV = model(tokens, Context(-1, jnp.arange(len(tokens)), key, 1 / len(tokens), segments_BS=segments))
     losses_BS = (loss or cross_entropy)(logits_BSV, targets)
     weights = weights.astype(losses_BS.dtype)
     return (losses_BS * weights).sum() / weights.sum()

@@ -7,23 +7,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from meshkit.data.baselines import ngram_losses
 from meshkit.data.sources import Sources
-from meshkit.data.text import tokenizer_of
 from meshkit.errors import counted
-from meshkit.generate import generate
 from meshkit.mesh import node_of
 from meshkit.pipeline.costs import action_costs
 from meshkit.pipeline.stage import canonical
 from meshkit.planner.forecast import forecast
-from meshkit.train_step import State, TrainStep
+from meshkit.train_step import TrainStep
 
 COUNTED_TOKENS = 1 << 26
 """N-gram models are counted on text of at most so many tokens (seconds); above it they are not shown."""
-
-PROMPT_TOKENS = 48
 
 
 def opening(step: TrainStep, sources: Sources) -> Iterator[str]:
@@ -50,7 +45,6 @@ def summary(
     history: list[dict[str, float]],
     steps: int,
     sources: Sources,
-    state: State,
     run_dir: Path,
 ) -> dict[str, Any]:
     """The end of a run of `steps` steps as a dict for JSON; the same on every process.
@@ -62,7 +56,7 @@ def summary(
     """
     config, schedule, shares = step.config, step.schedule, step.stages.placement.shares
     steady = [record["tokens_per_second"] for record in history[1:]] or [history[-1]["tokens_per_second"]]
-    report: dict[str, Any] = {
+    return {
         "mesh": config.mesh.sizes,
         "schedule": f"{config.pipeline.schedule}, {counted(config.pipeline.microbatches, 'microbatch')}",
         "ideal_bubble": schedule.ideal_bubble(shares),
@@ -77,9 +71,6 @@ def summary(
         "steps": steps,
         "run_dir": str(run_dir),
     }
-    if config.sample_tokens:
-        report["sample"] = _sample(step, sources, state)
-    return report
 
 
 def _predicted(step: TrainStep) -> dict[str, Any]:
@@ -113,16 +104,3 @@ def _baselines(sources: Sources) -> dict[str, float]:
     if len(sources.files) != 1 or sources.vocab is None or sources.files[0][0].tokens.size > COUNTED_TOKENS:
         return {}
     return ngram_losses(*sources.files[0])
-
-
-def _sample(step: TrainStep, sources: Sources, state: State) -> str:
-    """Text that the model goes on with from the start of the held-out split; computed on one device."""
-    held_out = sources.readable
-    assert held_out is not None, "only tokens with a tokenizer can be read"
-    params = jax.jit(lambda p: canonical(p, step.stages))(state["params"])
-    params = multihost_utils.process_allgather(params, tiled=True)
-    prompt = np.asarray(held_out.tokens[:PROMPT_TOKENS], np.int32)
-    window = step.config.data.sequence
-    ids = generate(step.stages.model(params), prompt, step.config.sample_tokens, window, step.config.seed)
-    tokenizer = tokenizer_of(held_out.folder)
-    return f"{tokenizer.decode(prompt)}⟶{tokenizer.decode(ids)}"

@@ -40,7 +40,7 @@ class TrainStep:
 
     `init(seed)` -> state, `step(state, batch)` -> (state, metrics), `evaluate(params, batch)` -> sums;
     each is jitted once and donates the state. A batch is a dict of [M, B, S] arrays `tokens`,
-    `targets`, `weights`, with B cut over data.
+    `targets`, `weights`, and where documents are kept apart `segments`, with B cut over data.
     """
 
     config: RunConfig
@@ -229,7 +229,7 @@ class TrainStep:
         # A batch without any target has loss 0.
         scale = jnp.where(tokens > 0, 1 / tokens, 0)
         share = 1 / (M * B * self.mesh.shape[DATA])
-        return tokens, Batch(local["tokens"], local["targets"], weights, samples, scale, share)
+        return tokens, Batch(local["tokens"], local["targets"], weights, samples, scale, share, local.get("segments"))
 
 
 def vocab_multiple(mesh: Mesh) -> int:

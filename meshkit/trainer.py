@@ -105,11 +105,6 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
     agreement.on_start(config)
     mesh = build(config.mesh)
     sources = open_sources(config.data, dataset)
-    if config.sample_tokens and sources.readable is None:
-        raise MeshkitError(
-            f"sample_tokens = {config.sample_tokens} needs a tokenizer, which a data set of one's own and Megatron's "
-            "files have not: set it to 0, or use data.text or folders of `meshkit data prepare`"
-        )
     step = assemble.train_step(config, mesh, sources.vocab, model, loss)
     config = config.model_copy(update={"mesh": step.config.mesh})  # no axis is -1 any more
     layout = Layout(step)
@@ -136,7 +131,7 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
             watchers = writer, progress, checkpoints, preemption, recorder, watchdog
             run = _Run(config, step, layout, record, beginning, batches, held_out, *watchers)
             state = run.loop()
-    summary = report.summary(step, run.compiled, run.history, run.number, sources, state, folder.path)
+    summary = report.summary(step, run.compiled, run.history, run.number, sources, folder.path)
     if recorder.done:
         summary |= recorder.report(step, run.compiled)
     folder.show(summary)

@@ -31,6 +31,7 @@ from meshkit.uneven import Cost
 
 STEPS = 3
 SEED_OF_TOKENS = 0
+DOCUMENTS_A_TOKEN = 0.3  # that begin there, where documents are kept apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +132,9 @@ def random_batches(config: RunConfig, vocab: int, count: int = STEPS) -> list[Ba
         tokens = random.integers(0, vocab, (m, batch // m, sequence + 1), np.int32)
         weights = (random.random((m, batch // m, sequence)) < share).astype(np.float32)
         batches.append({"tokens": tokens[..., :-1], "targets": tokens[..., 1:], "weights": weights})
+        if config.data.documents == "apart":
+            begins = random.random(weights.shape) < DOCUMENTS_A_TOKEN
+            batches[-1]["segments"] = begins.cumsum(-1, dtype=np.int32)
     return batches
 
 

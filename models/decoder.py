@@ -66,9 +66,10 @@ class Attention(nnx.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q_BSND, k_BSKD = self.query_norm(q_BSND), self.key_norm(k_BSKD)
         window, frequency = self._seen(context.layer)
-        q_BSND, k_BSKD = (rotate(x, frequency, context.first) for x in (q_BSND, k_BSKD))
+        q_BSND, k_BSKD = (rotate(x, frequency, context) for x in (q_BSND, k_BSKD))
         if memory is None or context.first is None:
-            return self.out(attention(q_BSND, k_BSKD, v_BSKD, self.scores, window).reshape(B, S, -1)), None
+            h_BSND = attention(q_BSND, k_BSKD, v_BSKD, self.scores, window, context.segments_BS)
+            return self.out(h_BSND.reshape(B, S, -1)), None
         memory = memory.read_on(k_BSKD, v_BSKD, context.first)
         return self.out(attention_to(memory, q_BSND, context.first, self.scores, window).reshape(B, S, -1)), memory
 

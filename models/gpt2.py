@@ -13,7 +13,7 @@ import jax
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from meshkit.models.layers import ColumnLinear, LayerNorm, RowLinear, attention, attention_to
+from meshkit.models.layers import ColumnLinear, LayerNorm, RowLinear, at_positions, attention, attention_to
 from meshkit.models.presets import Sizes
 from meshkit.pipeline.stage import Context, Memory, apply_stack, dropout, stack, whole_sequence
 from meshkit.pipeline.vocab import VocabTable
@@ -41,7 +41,8 @@ class Attention(nnx.Module):
             linear(h_BSH).reshape(B, S, -1, self.head_dim) for linear in (self.query, self.key, self.value)
         )
         if memory is None or context.first is None:
-            return self.out(attention(q_BSND, k_BSND, v_BSND).reshape(B, S, -1)), None
+            h_BSND = attention(q_BSND, k_BSND, v_BSND, segments_BS=context.segments_BS)
+            return self.out(h_BSND.reshape(B, S, -1)), None
         memory = memory.read_on(k_BSND, v_BSND, context.first)
         return self.out(attention_to(memory, q_BSND, context.first).reshape(B, S, -1)), memory
 
@@ -91,7 +92,8 @@ class GPT2(nnx.Module):
 
     def enter(self, x_BSH: jax.Array, context: Context) -> jax.Array:
         first = 0 if context.first is None else context.first
-        x_BSH = x_BSH + jax.lax.dynamic_slice_in_dim(self.positions.get_value(), first, x_BSH.shape[1])
+        position_SH = jax.lax.dynamic_slice_in_dim(self.positions.get_value(), first, x_BSH.shape[1])
+        x_BSH = x_BSH + at_positions(context, position_SH)
         return dropout(x_BSH, self.dropout, context, site=0)
 
     def leave(self, x_BSH: jax.Array) -> jax.Array:

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from meshkit.config import RopeScaling
 from meshkit.mesh import TENSOR
 from meshkit.pipeline.collectives import over_tensor
-from meshkit.pipeline.stage import PRODUCT, Memory
+from meshkit.pipeline.stage import PRODUCT, Context, Memory
 
 HEADS = P(None, None, TENSOR, None)
 
@@ -105,19 +105,24 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
     return kept * frequency + (1 - kept) * frequency / scaling.factor
 
 
-def rotate(x_BSND: jax.Array, frequency: Sequence[float] | jax.Array, first: jax.Array | None = None) -> jax.Array:
-    """Rotary positions: feature pairs (i, i + D/2) turned by position × frequency; `first`: that of x's first token.
+def rotate(x_BSND: jax.Array, frequency: Sequence[float] | jax.Array, context: Context) -> jax.Array:
+    """Rotary positions: feature pairs (i, i + D/2) turned by position × frequency.
 
-    Angles are made in float64 on the host; those that only the layer or the position tells, on the device.
+    Angles are made in float64 on the host; those that only the layer or generation tells, on the device.
     """
-    xp: Any = jnp if first is not None or isinstance(frequency, jax.Array) else np
+    xp: Any = jnp if context.first is not None or isinstance(frequency, jax.Array) else np
     wide = jnp.promote_types(x_BSND.dtype, jnp.float32)
-    position_S = xp.arange(x_BSND.shape[1]) + (0 if first is None else first)
+    position_S = xp.arange(x_BSND.shape[1]) + (0 if context.first is None else context.first)
     angle = position_S[:, None] * xp.asarray(frequency)
-    cos, sin = (jnp.asarray(f(angle), wide)[None, :, None] for f in (xp.cos, xp.sin))
+    cos, sin = (at_positions(context, jnp.asarray(f(angle), wide))[:, :, None] for f in (xp.cos, xp.sin))
     first, second = jnp.split(x_BSND.astype(wide), 2, -1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
     return turned.astype(x_BSND.dtype)
+
+
+def at_positions(context: Context, table_SD: jax.Array) -> jax.Array:
+    """The rows, for x's tokens, of what depends on the position: [B or 1, S, D]. Position 0 begins each document."""
+    return table_SD[None] if context.segments_BS is None else table_SD[context.positions_BS]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +144,7 @@ def attention_to(
     window: int | jax.Array | None = None,
 ) -> jax.Array:
     """Causal attention to what is remembered, of queries whose first stands at `first`, on one device."""
-    return _plain(q_BSND, memory.k_BTKD, memory.v_BTKD, scores, window, first)
+    return _plain(q_BSND, memory.k_BTKD, memory.v_BTKD, scores, window, first=first)
 
 
 def attention(
@@ -148,39 +153,74 @@ def attention(
     v_BSKD: jax.Array,
     scores: Scores = Scores(),
     window: int | jax.Array | None = None,
+    segments_BS: jax.Array | None = None,
 ) -> jax.Array:
     """Causal attention, heads cut over tensor; cuDNN's flash kernel on GPU, XLA elsewhere.
 
     window: latest tokens that are seen, a query's own included; None: all. It may be an int32 scalar of the layer.
-    The kernel takes half precision, heads of a multiple of 8 features, at most 128, a window that is the same in all
-    layers, and no cap; the rest is XLA's everywhere, with S² scores a head.
+    segments_BS: number of each token's document, which alone it sees; None: a sample is one.
+    The kernel takes half precision, heads of a multiple of 8 features, at most 128, and no cap; the rest is XLA's
+    everywhere, with S² scores a head. Documents, and windows that differ between layers, reach the kernel as a mask:
+    S² values a sample, and as many in the backward pass, whatever the number of heads. (cuDNN has packed documents
+    without a mask, from Hopper on; no public function of jax 0.12 leads there.)
     Its inside is never kept for the backward pass: a flash kernel keeps nothing, and on XLA the
     probabilities (N·S² values a sample) are computed again.
     """
     if isinstance(window, int) and window >= q_BSND.shape[1]:
         window = None
-    given = [] if window is None else [jnp.asarray(window, jnp.int32)]
+    given = {} if window is None else {"window": jnp.asarray(window, jnp.int32)}
+    given |= {} if segments_BS is None else {"segments_BS": segments_BS}
 
-    @over_tensor([HEADS] * 3 + [P()] * len(given), HEADS)
-    def heads(q: jax.Array, k: jax.Array, v: jax.Array, *given: jax.Array) -> jax.Array:
-        if q.dtype == jnp.float64 or scores.cap is not None or given:
-            plain = functools.partial(_plain, scores=scores, window=given[0] if given else None)
-        else:
-            plain = functools.partial(_xla, scale=scores.scale)
+    @over_tensor([HEADS] * 3 + [P()], HEADS)
+    def heads(q: jax.Array, k: jax.Array, v: jax.Array, given: dict[str, jax.Array]) -> jax.Array:
+        def plain(q: jax.Array, k: jax.Array, v: jax.Array, given: dict[str, jax.Array]) -> jax.Array:
+            if q.dtype == jnp.float64 or scores.cap is not None or given:
+                return _plain(q, k, v, scores, **given)
+            return _xla(q, k, v, scores.scale)
+
+        def kernel(q: jax.Array, k: jax.Array, v: jax.Array, given: dict[str, jax.Array]) -> jax.Array:
+            if segments_BS is None and not isinstance(window, jax.Array):
+                return _cudnn(q, k, v, scores.scale, window=window)
+            return _cudnn(q, k, v, scores.scale, mask=_seen(q.shape[1], k.shape[1], **given)[:, None])
+
         fits = CUDA and q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[-1] in FLASH_HEADS
-        if fits and scores.cap is None and not isinstance(window, jax.Array):
-            kernel = functools.partial(_cudnn, scale=scores.scale, window=window)
-            return jax.lax.platform_dependent(q, k, v, cuda=kernel, default=plain)
-        return plain(q, k, v)
+        if fits and scores.cap is None:
+            return jax.lax.platform_dependent(q, k, v, given, cuda=kernel, default=plain)
+        return plain(q, k, v, given)
 
-    return heads(q_BSND, k_BSKD, v_BSKD, *given)
+    return heads(q_BSND, k_BSKD, v_BSKD, given)
 
 
-def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, scale: float | None, window: int | None) -> jax.Array:
+def _seen(
+    S: int,
+    T: int,
+    window: int | jax.Array | None = None,
+    segments_BS: jax.Array | None = None,
+    first: int | jax.Array = 0,
+) -> jax.Array:
+    """Which of T tokens each of S queries, the first at position `first`, attends to: bool [B or 1, S, T]."""
+    distance_ST = jnp.arange(S)[:, None] + first - jnp.arange(T)
+    seen_ST = distance_ST >= 0
+    if window is not None:
+        seen_ST &= distance_ST < window
+    if segments_BS is None:
+        return seen_ST[None]
+    return seen_ST[None] & (segments_BS[:, :, None] == segments_BS[:, None, :])
+
+
+def _cudnn(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    scale: float | None,
+    window: int | None = None,
+    mask: jax.Array | None = None,
+) -> jax.Array:
     return jax.nn.dot_product_attention(
         q,
         k,
         v,
+        mask=mask,
         is_causal=True,
         scale=scale,
         local_window_size=None if window is None else (window - 1, 0),
@@ -198,14 +238,15 @@ def _plain(
     k_BTKD: jax.Array,
     v_BTKD: jax.Array,
     scores: Scores,
-    window: int | jax.Array | None,
+    window: int | jax.Array | None = None,
+    segments_BS: jax.Array | None = None,
     first: int | jax.Array = 0,
 ) -> jax.Array:
     """Attention written out, in at least float32: `jax.nn.dot_product_attention` has no caps, and takes its softmax
-    in float32 even in float64. The first query stands at position `first`."""
+    in float32 even in float64. `_seen` says what is seen."""
 
     @jax.checkpoint
-    def attend(q_BSND: jax.Array, k_BTKD: jax.Array, v_BTKD: jax.Array, window: Any, first: Any) -> jax.Array:
+    def attend(q_BSND: jax.Array, k_BTKD: jax.Array, v_BTKD: jax.Array, *limits: Any) -> jax.Array:
         (B, S, N, D), T = q_BSND.shape, k_BTKD.shape[1]
         wide = jnp.promote_types(q_BSND.dtype, jnp.float32)
         q_BSKGD = q_BSND.reshape(B, S, k_BTKD.shape[2], -1, D)
@@ -213,14 +254,11 @@ def _plain(
         x_BKGST = x_BKGST * (1 / np.sqrt(D) if scores.scale is None else scores.scale)
         if scores.cap is not None:
             x_BKGST = scores.cap * jnp.tanh(x_BKGST / scores.cap)
-        distance_ST = jnp.arange(S)[:, None] + first - jnp.arange(T)
-        seen_ST = distance_ST >= 0
-        if window is not None:
-            seen_ST &= distance_ST < window
-        p_BKGST = jax.nn.softmax(jnp.where(seen_ST, x_BKGST, -jnp.inf)).astype(v_BTKD.dtype)
+        seen_B11ST = _seen(S, T, *limits)[:, None, None]
+        p_BKGST = jax.nn.softmax(jnp.where(seen_B11ST, x_BKGST, -jnp.inf)).astype(v_BTKD.dtype)
         return jnp.einsum("bkgst,btkd->bskgd", p_BKGST, v_BTKD).reshape(B, S, N, D)
 
-    return attend(q_BSND, k_BTKD, v_BTKD, window, first)
+    return attend(q_BSND, k_BTKD, v_BTKD, window, segments_BS, first)
 
 
 def _normal(rngs: nnx.Rngs, rows: int, columns: int, std: float) -> Any:

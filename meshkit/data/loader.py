@@ -20,7 +20,9 @@ from meshkit.errors import MeshkitError
 from meshkit.mesh import DATA
 
 DTYPES = {"tokens": np.int32, "targets": np.int32, "weights": np.float32}
-KINDS = {"tokens": "iu", "targets": "iu", "weights": "fiub"}  # NumPy's dtype.kind that a sample may have
+KINDS = {"tokens": "iu", "targets": "iu", "weights": "fiub", "segments": "iu"}  # NumPy's dtype.kind of a sample's
+SEGMENTS = {"segments": np.int32}
+"""What a sample has besides, if its documents are kept apart."""
 
 Batch = dict[str, jax.Array]
 
@@ -32,7 +34,10 @@ class Source(Protocol):
         """Samples of one epoch."""
 
     def __getitem__(self, index: int, /) -> Mapping[str, np.ndarray]:
-        """tokens int [S], targets int [S] (what follows each token), weights float [S] (0: not a target)."""
+        """tokens int [S], targets int [S] (what follows each token), weights float [S] (0: not a target).
+
+        Optional: segments int [S], the number of each token's document, if attention shall stay inside documents.
+        """
 
 
 class Samples(Protocol):
@@ -59,10 +64,13 @@ def shuffled(source: Source, seed: int) -> Samples:
 
 
 class TokenSource:
-    """Samples of `sequence` tokens, one after the other along a token file; each target is the next token."""
+    """Samples of `sequence` tokens, one after the other along a token file; each target is the next token.
 
-    def __init__(self, file: TokenFile, sequence: int) -> None:
-        self._file, self._sequence = file, sequence
+    apart: samples have segments, and the first token of a document is no target.
+    """
+
+    def __init__(self, file: TokenFile, sequence: int, apart: bool = False) -> None:
+        self._file, self._sequence, self._apart = file, sequence, apart
 
     def __len__(self) -> int:
         return max(self._file.tokens.size - 1, 0) // self._sequence
@@ -70,7 +78,12 @@ class TokenSource:
     def __getitem__(self, index: int, /) -> dict[str, np.ndarray]:
         start = index * self._sequence
         ids = self._file.tokens[start : start + self._sequence + 1].astype(np.int32)
-        return {"tokens": ids[:-1], "targets": ids[1:], "weights": np.ones(self._sequence, np.float32)}
+        sample = {"tokens": ids[:-1], "targets": ids[1:], "weights": np.ones(self._sequence, np.float32)}
+        if not self._apart:
+            return sample
+        document = np.searchsorted(self._file.documents, np.arange(start, start + self._sequence + 1), side="right")
+        inside = (document[1:] == document[:-1]).astype(np.float32)
+        return sample | {"weights": inside, "segments": (document - document[0])[:-1].astype(np.int32)}
 
     def __repr__(self) -> str:
         return f"the {self._file.split} split of {self._file.folder}"
@@ -79,10 +92,11 @@ class TokenSource:
 class Loader(Iterator[Batch]):
     """An endless iterator of batches, read ahead in a background thread.
 
-    A batch is {tokens, targets: int32 [m, B/m, S]; weights: float32 [m, B/m, S]}, global arrays cut
-    over `data`; without a mesh, whole on this process's first device. Row i of batch k is at position
-    g = `start` + k · B + i of the run, whatever batches went before: g is in epoch g // len(source), and
-    inside an epoch samples come in a random order that (seed, epoch) gives; of a mixture, see mixture.py.
+    A batch is {tokens, targets: int32 [m, B/m, S]; weights: float32 [m, B/m, S]}, and segments: int32 [m, B/m, S]
+    if the source has them; global arrays cut over `data`; without a mesh, whole on this process's first device. Row i
+    of batch k is at position g = `start` + k · B + i of the run, whatever batches went before: g is in epoch
+    g // len(source), and inside an epoch samples come in a random order that (seed, epoch) gives; of a mixture, see
+    mixture.py.
 
     `samples` is the length of an epoch. Close it, or use it as a context manager. What the source raises
     is raised again by `next`.
@@ -125,6 +139,7 @@ class Loader(Iterator[Batch]):
         self.sequence = _length(first) if sequence is None else sequence
         self.samples = len(source)
         self._source_name, self._vocab = _name(source), vocab
+        self._dtypes = DTYPES | (SEGMENTS if isinstance(first, Mapping) and "segments" in first else {})
         self._check(first, "sample 0")
         for part in source.sources if isinstance(source, Ordered) else ():
             if len(part):
@@ -153,13 +168,13 @@ class Loader(Iterator[Batch]):
 
         return {
             key: jax.make_array_from_callback(self._shape, self._sharding, partial(block, key), dtype=dtype)
-            for key, dtype in DTYPES.items()
+            for key, dtype in self._dtypes.items()
         }
 
     def read(self, number: int, rows: range) -> dict[str, np.ndarray]:
         """Rows `rows` of every microbatch of batch `number`, on the host: arrays [m, rows, S]."""
         m, width, sequence = self._shape
-        arrays = {key: np.empty((m, len(rows), sequence), dtype) for key, dtype in DTYPES.items()}
+        arrays = {key: np.empty((m, len(rows), sequence), dtype) for key, dtype in self._dtypes.items()}
         for microbatch in range(m):
             for place, row in enumerate(rows):
                 position = self._start + (number * m + microbatch) * width + row
@@ -185,10 +200,10 @@ class Loader(Iterator[Batch]):
     def _check(self, sample: Any, where: str) -> None:
         """MeshkitError saying what of a sample is not as `Source` promises."""
         source = f"{self._source_name}: {where}"
-        if not isinstance(sample, Mapping) or set(sample) != set(DTYPES):
+        if not isinstance(sample, Mapping) or set(sample) != set(self._dtypes):
             has = ", ".join(map(str, sample)) if isinstance(sample, Mapping) else type(sample).__name__
-            raise MeshkitError(f"{source} must be a dict of {', '.join(DTYPES)}, and has {has}")
-        for key in DTYPES:
+            raise MeshkitError(f"{source} must be a dict of {', '.join(self._dtypes)}, and has {has}")
+        for key in self._dtypes:
             value = np.asarray(sample[key])
             if value.shape != (self.sequence,):
                 shape, wanted = list(value.shape), f"[{self.sequence}] (data.sequence)"
@@ -204,6 +219,9 @@ def _check_range(value: np.ndarray, key: str, where: str, vocab: int | None) -> 
         if not (np.isfinite(value).all() and value.min() >= 0):
             found = f"go from {value.min()} to {value.max()}"
             raise MeshkitError(f"{where}: weights must be finite and at least 0, and {found}")
+    elif key == "segments":
+        if value.min() < 0 or (np.diff(value) < 0).any():
+            raise MeshkitError(f"{where}: segments must begin at 0 or above and never fall: they number documents")
     elif value.min() < 0 or (vocab is not None and value.max() >= vocab):
         limit = f"0 … {vocab - 1} (model.vocab = {vocab})" if vocab is not None else "at least 0"
         raise MeshkitError(f"{where}: {key} must be {limit}, and go from {value.min()} to {value.max()}")

@@ -41,11 +41,6 @@ class Sources:
         """Ids are below this; None when only the user knows."""
         return next((train.vocab for train, _ in self.files if train.vocab is not None), None)
 
-    @property
-    def readable(self) -> TokenFile | None:
-        """Held-out tokens whose tokenizer is known."""
-        return next((held_out for _, held_out in self.files if held_out.tokenizer), None)
-
 
 def cache_folder() -> Path:
     """Where prepared `data.text` is kept: a matter of the machine, so by the XDG convention, not of the config."""
@@ -79,7 +74,7 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
     _check_alike([train for train, _ in files])
     shares = None if None in weights.values() else whole_shares([w for w in weights.values() if w is not None])
     train, held_out = (
-        _as_one([TokenSource(f, config.sequence) for f in of], shares) for of in zip(*files, strict=True)
+        _as_one([TokenSource(f, config.sequence, config.documents == "apart") for f in of], shares) for of in zip(*files, strict=True)
     )
     names = [file.identity for file, _ in files]
     identity = " + ".join(

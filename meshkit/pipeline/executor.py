@@ -39,6 +39,7 @@ class Batch(NamedTuple):
     samples_MB: jax.Array
     scale: jax.Array
     share: float
+    segments_MBS: jax.Array | None = None  # see `stage.Context`
 
 
 class Carry(NamedTuple):
@@ -267,13 +268,17 @@ class _Run:
         return vocab.lookup(self.params["embed"]["table"], self.batch.tokens_MBS[microbatch])
 
     def _entering(self, microbatch: jax.Array) -> Context:
-        return Context(-1, self.batch.samples_MB[microbatch], self.key, self.batch.share)
+        return self._context(microbatch, -1)
 
     def _chunk(self, microbatch: Any, chunk: Any) -> Chunk:
         pipeline = self.pipeline
-        samples_B = self.batch.samples_MB[microbatch]
-        context = lambda layer: Context(layer, samples_B, self.key, self.batch.share)
+        context = functools.partial(self._context, microbatch)
         return chunk_of(pipeline.stages.placement, pipeline.unroll, pipeline.zero, chunk, context)
+
+    def _context(self, microbatch: Any, layer: Any) -> Context:
+        batch = self.batch
+        segments_BS = None if batch.segments_MBS is None else batch.segments_MBS[microbatch]
+        return Context(layer, batch.samples_MB[microbatch], self.key, batch.share, segments_BS=segments_BS)
 
 
 def _added(accumulated: Params, gradient: Params) -> Params:

@@ -3,6 +3,7 @@
 Shapes: B samples, S sequence, H width, V vocabulary.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,17 +11,17 @@ import jax.numpy as jnp
 
 from meshkit.errors import MeshkitError
 from meshkit.imports import check_callable
-from meshkit.pipeline.stage import Context, Stages, outer
+from meshkit.pipeline.stage import Context, Params, Stages, outer
 from meshkit.pipeline.vocab import TokenLoss
 
 SAMPLES = 2
 """Samples of the pretend microbatch; more than one, so that a lost batch dim shows."""
 
 
-def check_flow(stages: Stages, dtype: Any, sequence: int) -> None:
+def check_flow(stages: Stages, dtype: Any, sequence: int, apart: bool = False) -> None:
     """Trace `enter`, a block and `leave`: each takes x [B, S, H] and gives the like. Nothing is computed.
 
-    dtype: what parameters and activations have in a step.
+    dtype: what parameters and activations have in a step. apart: blocks must heed where documents end.
     """
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     params = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape.shape, dtype), stages.shapes)
@@ -38,6 +39,17 @@ def check_flow(stages: Stages, dtype: Any, sequence: int) -> None:
             raise MeshkitError(
                 f"model.family: {name} takes x {_spell(x_BSH)} and gives {_spell(got)}: it must give the shape and "
                 "dtype it takes; parameters come in the dtype that x has"
+            )
+    if apart:
+
+        def block(segments_BS: jax.Array, layer: Params, x_BSH: jax.Array) -> jax.Array:
+            return stages.block(layer, x_BSH, dataclasses.replace(context, segments_BS=segments_BS))
+
+        traced = jax.make_jaxpr(block)(jax.ShapeDtypeStruct((SAMPLES, sequence), jnp.int32), layer, x_BSH).jaxpr
+        if not any(traced.invars[0] in equation.invars for equation in traced.eqns):
+            raise MeshkitError(
+                "model.family: a block does not read context.segments_BS, so that attention would go on from one "
+                "document into the next: set data.documents = 'joined', or see meshkit/models/layers.py's attention"
             )
 
 

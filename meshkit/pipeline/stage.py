@@ -50,6 +50,8 @@ class Context:
     key: the step's random key, or None when nothing is random (evaluation).
     share: 1 / samples of the global batch, what one counts for in a mean over them.
     first: how many tokens stand before x, where those are remembered (generation); None: none do.
+    segments_BS: number of each token's document in its sample, int32, where documents are kept apart: attention stays
+    inside a document, whose first token has position 0. None: a sample is one document.
     """
 
     layer: jax.Array | int
@@ -57,6 +59,15 @@ class Context:
     key: jax.Array | None
     share: float = 1.0
     first: jax.Array | None = None
+    segments_BS: jax.Array | None = None
+
+    @property
+    def positions_BS(self) -> jax.Array:
+        """Position of each token in its document."""
+        assert self.segments_BS is not None
+        begins_BS = jnp.diff(self.segments_BS, axis=1, prepend=-1) != 0
+        place_BS = jnp.broadcast_to(jnp.arange(begins_BS.shape[1]), begins_BS.shape)
+        return place_BS - jax.lax.cummax(jnp.where(begins_BS, place_BS, 0), axis=1)
 
     def keys_B(self, site: int) -> jax.Array:
         """A random key for each sample, for the `site`-th random choice of this layer."""

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from meshkit.config import RunConfig, load
 from meshkit.errors import MeshkitError
 from meshkit.planner.figures import Figures, figures
@@ -102,6 +100,8 @@ def arguments(step: "TrainStep") -> tuple[Any, dict[str, Any]]:
     """Shapes of the state and of a batch, with the layouts that `train` gives them."""
     import jax
 
+    from meshkit.data.loader import DTYPES, SEGMENTS
+
     config, data = step.config, step.config.mesh.data
     state = jax.tree.map(
         lambda a, sharding: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding),
@@ -109,7 +109,7 @@ def arguments(step: "TrainStep") -> tuple[Any, dict[str, Any]]:
         step.state_shardings,
     )
     shape = config.pipeline.microbatches, config.microbatch_size(data) * data, config.data.sequence
-    dtypes = {"tokens": np.int32, "targets": np.int32, "weights": np.float32}
+    dtypes = DTYPES | (SEGMENTS if config.data.documents == "apart" else {})
     return state, {k: jax.ShapeDtypeStruct(shape, d, sharding=step.batch_sharding) for k, d in dtypes.items()}
 
 

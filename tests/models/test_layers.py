@@ -20,6 +20,7 @@ from meshkit.models.presets import check_cut, sizes
 from meshkit.pipeline.stage import Context, Params, functional, initial
 
 FAMILIES = ["tiny", "tiny-gpt2"]
+CONTEXT = Context(0, jnp.arange(1), None)
 SMALL = dict(layers=3, width=64, heads=4, kv_heads=4, mlp_width=96, vocab=57, context=40)
 
 
@@ -65,14 +66,14 @@ def test_rotation_multiplies_pairs_by_complex_numbers() -> None:
     z = x_BSND[..., :4] + 1j * x_BSND[..., 4:]
     z = z * np.exp(1j * np.arange(50)[:, None, None] * frequency)
     expected = np.concatenate([z.real, z.imag], -1)
-    np.testing.assert_allclose(rotate(jnp.asarray(x_BSND), frequency), expected, atol=2e-6)
+    np.testing.assert_allclose(rotate(jnp.asarray(x_BSND), frequency, CONTEXT), expected, atol=2e-6)
 
 
 def test_scores_depend_on_the_distance_alone() -> None:
     with jax.enable_x64(True):
         q, k = (jnp.asarray(np.tile(drawn(1, 1, 1, 16, dtype=np.float64, seed=s), (1, 40, 1, 1))) for s in (1, 2))
         frequency = rope_frequencies(16, 500_000.0, RopeScaling())
-        scores = np.einsum("bsnd,btnd->st", rotate(q, frequency), rotate(k, frequency))
+        scores = np.einsum("bsnd,btnd->st", rotate(q, frequency, CONTEXT), rotate(k, frequency, CONTEXT))
     for distance in range(-39, 40):
         diagonal = np.diagonal(scores, distance)
         np.testing.assert_allclose(diagonal, diagonal[0], atol=1e-12)
@@ -81,7 +82,7 @@ def test_scores_depend_on_the_distance_alone() -> None:
 def test_positions_far_out_are_as_exact_as_near_ones() -> None:
     """Angles are made in float64: in float32, 100 000 radians are known to 0.008 only."""
     x = jnp.zeros((1, 100_001, 1, 2)).at[:, -1, 0, 0].set(1.0)
-    turned = rotate(x, rope_frequencies(2, 10_000.0, None))[0, -1, 0]
+    turned = rotate(x, rope_frequencies(2, 10_000.0, None), CONTEXT)[0, -1, 0]
     np.testing.assert_allclose(turned, [math.cos(100_000), math.sin(100_000)], atol=1e-6)
 
 
