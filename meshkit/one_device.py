@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from meshkit.pipeline.stage import Context, Params, Stages
+from meshkit.pipeline.trained import joined
 from meshkit.pipeline.vocab import TokenLoss
 
 Batch = dict[str, Any]
@@ -43,12 +44,15 @@ def mean_loss(
 def gradient(
     stages: Stages, loss: TokenLoss | None, dtype: Any, compiler_options: dict[str, Any] | None = None
 ) -> Callable[[Params, Batch, jax.Array | None], tuple[jax.Array, Params]]:
-    """The jitted function (params, batch, key) -> (mean loss, gradients)."""
+    """The jitted function (params, batch, key) -> (mean loss, gradients of what is trained)."""
 
-    def value(params: Params, batch: Batch, key: jax.Array | None) -> jax.Array:
-        return mean_loss(stages, params, batch, key, loss, dtype)
+    def value(own: Params, params: Params, batch: Batch, key: jax.Array | None) -> jax.Array:
+        return mean_loss(stages, joined(own, params), batch, key, loss, dtype)
 
-    return jax.jit(jax.value_and_grad(value), compiler_options=compiler_options)
+    def value_and_gradients(params: Params, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, Params]:
+        return jax.value_and_grad(value)(stages.own(params), params, batch, key)
+
+    return jax.jit(value_and_gradients, compiler_options=compiler_options)
 
 
 def train(
@@ -67,11 +71,12 @@ def train(
     """
     value_and_grad = gradient(stages, loss, dtype, compiler_options)
     update = jax.jit(functools.partial(_update, rule), compiler_options=compiler_options)
-    state = jax.jit(rule.init)(params)
+    state = jax.jit(rule.init)(stages.own(params))
     losses, trees = [], []
     for step, batch in enumerate(batches):
         value, gradients = value_and_grad(params, batch, step_key(seed, step))
-        params, state = update(params, state, gradients)
+        own, state = update(stages.own(params), state, gradients)
+        params = joined(own, params)
         losses.append(float(value))
         trees.append(gradients)
     return losses, trees, params

@@ -42,12 +42,12 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def build(config: OptimizerConfig, steps: int, stages: Stages) -> optax.GradientTransformation:
-    """The update rule for the parameters of `stages`, as they are stored.
+    """The update rule for the trained parameters of `stages`, as they are stored.
 
     Clipping by the global norm is the train step's: it knows the norm anyway.
     """
     rate = learning_rate(config, steps)
-    shapes = stages.shapes
+    shapes = stages.own(stages.shapes)
     decayed = _decayed(shapes)
     beta1, beta2 = config.betas
     match config.name:

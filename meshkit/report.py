@@ -25,7 +25,9 @@ def opening(step: TrainStep, sources: Sources) -> Iterator[str]:
     """Lines before the first step: model, mesh, batch, and the losses that counting would give."""
     config, devices = step.config, jax.devices()
     layers = step.stages.placement.layers
-    yield f"model {config.model.preset}: {_parameters(step):,} parameters in {layers} layers, {config.precision}"
+    own, frozen = _parameters(step)
+    size = f"{frozen:,} parameters, and {own:,} of adapters" if frozen else f"{own:,} parameters"
+    yield f"model {config.model.preset}: {size} in {layers} layers, {config.precision}"
     simulated = "simulated " if config.devices else ""
     yield f"mesh {config.mesh} on {counted(len(devices), f'{simulated}device')} ({devices[0].device_kind})"
     yield (
@@ -76,7 +78,7 @@ def summary(
 def _predicted(step: TrainStep) -> dict[str, Any]:
     devices = step.mesh.devices.flat
     found = forecast(
-        step.config, step.stages.vocab, _parameters(step), devices[0].device_kind, [node_of(d) for d in devices]
+        step.config, step.stages.vocab, sum(_parameters(step)), devices[0].device_kind, [node_of(d) for d in devices]
     )
     said = {
         "predicted_step_seconds": found.step_seconds,
@@ -86,10 +88,15 @@ def _predicted(step: TrainStep) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _parameters(step: TrainStep) -> int:
-    """Of the model, without what pads its stacks and tables."""
-    shapes = jax.eval_shape(lambda params: canonical(params, step.stages), step.stages.shapes)
-    return sum(math.prod(shape.shape) for shape in jax.tree.leaves(shapes))
+def _parameters(step: TrainStep) -> tuple[int, int]:
+    """How many are trained and how many frozen, without what pads the model's stacks and tables."""
+    stages = step.stages
+    shapes = jax.eval_shape(lambda params: canonical(params, stages), stages.shapes)
+    own, frozen = (
+        sum(math.prod(shape.shape) for shape in jax.tree.leaves(part))
+        for part in (stages.own(shapes), stages.frozen(shapes))
+    )
+    return own, frozen
 
 
 def peak_bytes(compiled: Any) -> int:

@@ -25,11 +25,13 @@ from meshkit.pipeline import builders, collectives
 from meshkit.pipeline.executor import Batch, Pipeline
 from meshkit.pipeline.schedule import Schedule
 from meshkit.pipeline.stage import Params, Stages, initial, stored
+from meshkit.pipeline.trained import joined
 from meshkit.pipeline.vocab import TokenLoss
 from meshkit.zero import Zero
 
 State = dict[str, Any]
-"""params: master weights; opt: optimizer state; step: steps tried; skipped: in a row, skipped_total."""
+"""params: master weights; opt: optimizer state of those that are trained; step: steps tried; skipped: in a row,
+skipped_total."""
 
 COMPUTE = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "float64": jnp.float64}
 
@@ -55,9 +57,11 @@ class TrainStep:
     def zero(self) -> Zero:
         """What replicas hold and exchange."""
         data, shapes, specs = self.mesh.shape[DATA], self.stages.shapes, self.stages.specs
-        cut = self.config.zero > 0 and data > 1
-        dims = sharding.zero_dims(shapes, specs, data) if cut else jax.tree.map(lambda _: sharding.UNCUT, shapes)
-        return Zero(self.config.zero, dims, sharding.automatic(specs))
+        level, trained = self.config.zero, self.stages.trained
+        uncut = jax.tree.map(lambda _: sharding.UNCUT, shapes)
+        dims = sharding.zero_dims(shapes, specs, data) if level > 0 and data > 1 else uncut
+        dims = dims if level == 3 else jax.tree.map(lambda own, dim: dim if own else sharding.UNCUT, trained, dims)
+        return Zero(level, dims, sharding.automatic(specs), trained)
 
     @functools.cached_property
     def master_specs(self) -> Params:
@@ -72,10 +76,11 @@ class TrainStep:
     @functools.cached_property
     def state_shardings(self) -> State:
         """NamedSharding of every leaf of the state."""
-        opt = jax.eval_shape(self.optimizer.init, self.stages.shapes)
+        shapes, own_specs = self.stages.own(self.stages.shapes), self.stages.own(self.master_specs)
+        opt = jax.eval_shape(self.optimizer.init, shapes)
         specs = {
             "params": self.master_specs,
-            "opt": optimizer.state_specs(opt, self.stages.shapes, self.master_specs, default=P()),
+            "opt": optimizer.state_specs(opt, shapes, own_specs, default=P()),
             "step": P(),
             "skipped": P(),
             "skipped_total": P(),
@@ -108,18 +113,27 @@ class TrainStep:
     def init(self) -> Any:
         """seed (int32 scalar) -> fresh state, drawn in place on the devices that will hold it."""
 
-        def fresh(seed: jax.Array) -> State:
-            drawn = stored(initial(self.build_model, seed), self.stages.placement)
-            params = jax.tree.map(lambda p: p.astype(self.wide), drawn)
-            return self.state(params)
+        return jax.jit(lambda seed: self.state(self.fresh(seed)), out_shardings=self.state_shardings)
 
-        return jax.jit(fresh, out_shardings=self.state_shardings)
+    def fresh(self, seed: jax.Array) -> Params:
+        """Drawn master weights. For use under `jax.jit`."""
+        drawn = stored(initial(self.build_model, seed), self.stages.placement)
+        return jax.tree.map(lambda p, dtype: p.astype(dtype), drawn, self.dtypes)
+
+    @functools.cached_property
+    def dtypes(self) -> Params:
+        """Of every master weight: what is frozen is kept as it is computed with."""
+        return jax.tree.map(lambda own: self.wide if own else self.dtype, self.stages.trained)
 
     def state(self, params: Params) -> State:
         """A state at step 0 with these master weights. For use under `jax.jit`."""
         zero = jnp.zeros((), jnp.int32)
-        opt = self.optimizer.init(params)
+        opt = self.optimizer.init(self.stages.own(params))
         return {"params": params, "opt": opt, "step": zero, "skipped": zero, "skipped_total": zero}
+
+    def saved(self, state: State) -> State:
+        """What a checkpoint holds of a state, or of a tree like it: all but the frozen parameters."""
+        return state | {"params": self.stages.own(state["params"])}
 
     # --- the step -----------------------------------------------------------------------------
 
@@ -142,14 +156,14 @@ class TrainStep:
             finite = jnp.isfinite(norm) & jnp.isfinite(loss)
             clip = self.config.optimizer.clip_norm
             scale = 1.0 if clip == 0 else jnp.minimum(1.0, clip / norm).astype(norm.dtype)
-            updates, opt = self.optimizer.update(
-                jax.tree.map(lambda g: g * scale, gradients), state["opt"], state["params"]
-            )
-            changed = {"params": optax.apply_updates(state["params"], updates), "opt": opt}
-            kept = {name: state[name] for name in changed}
+            own = self.stages.own(state["params"])
+            updates, opt = self.optimizer.update(jax.tree.map(lambda g: g * scale, gradients), state["opt"], own)
+            changed, kept = (optax.apply_updates(own, updates), opt), (own, state["opt"])
             # A step with gradients that are not finite changes nothing but its counters.
-            new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), changed, kept)
-        new |= {
+            own, opt = jax.tree.map(lambda new, old: jnp.where(finite, new, old), changed, kept)
+        new = {
+            "params": joined(own, state["params"]),
+            "opt": opt,
             "step": state["step"] + 1,
             "skipped": jnp.where(finite, 0, state["skipped"] + 1),
             "skipped_total": state["skipped_total"] + jnp.where(finite, 0, 1),
@@ -160,7 +174,10 @@ class TrainStep:
     def gradients(
         self, params: Params, batch: dict[str, jax.Array], step: jax.Array
     ) -> tuple[jax.Array, jax.Array, Params]:
-        """Mean loss of a target token, target tokens, and gradients in the master layout. Under jit."""
+        """Mean loss of a target token, target tokens, and gradients of what is trained, in the master layout.
+
+        For use under `jax.jit`.
+        """
         pipeline = self._pipeline(self.schedule)
         key = jax.random.fold_in(jax.random.key(self.config.seed), step)
 
@@ -175,7 +192,8 @@ class TrainStep:
                 gradients = jax.tree.map(lambda g: g.astype(self.wide), gradients)
             return collectives.psum(loss, DATA), tokens, gradients
 
-        return self._manual(region, (P(), P(), sharding.manual(self.master_specs)))(params, batch)
+        own_specs = self.stages.own(self.master_specs)
+        return self._manual(region, (P(), P(), sharding.manual(own_specs)))(params, batch)
 
     # --- evaluation ---------------------------------------------------------------------------
 

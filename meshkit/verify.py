@@ -204,13 +204,13 @@ def drawn_on_one_device(step: TrainStep) -> Leaves:
     """The initial parameters of the same config without a mesh."""
     build = _model(step)
     draw = jax.jit(lambda seed: initial(build, seed), compiler_options=QUICK)
-    drawn = jax.tree.map(lambda p: p.astype(step.wide), draw(step.config.seed))
+    drawn = jax.tree.map(lambda p, dtype: p.astype(dtype), draw(step.config.seed), step.dtypes)
     return canonical_leaves(drawn, functional(build))
 
 
 def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> tuple[Course, Any]:
     """The layout's course, and its compiled step. Raises AssertionError if a padded row of a table is not zero."""
-    params = _tree(start, step.stages, step.wide)
+    params = jax.tree.map(lambda p, dtype: p.astype(dtype), _tree(start, step.stages, step.wide), step.dtypes)
     state = jax.jit(step.state, out_shardings=step.state_shardings, compiler_options=QUICK)(params)
     placed = [jax.device_put(batch, step.batch_sharding) for batch in batches]
     value_and_grad = jax.jit(step.gradients, compiler_options=QUICK)
@@ -221,7 +221,7 @@ def on_mesh(step: TrainStep, start: Leaves, batches: list[Batch]) -> tuple[Cours
         state, shown = update(state, batch)
         metrics.append(shown)
     losses, norms = (np.array([shown[name] for shown in metrics], float) for name in ("loss", "grad_norm"))
-    return Course(losses, norms, gradients, canonical_leaves(state["params"], stages)), update
+    return Course(losses, norms, gradients, canonical_leaves(stages.own(state["params"]), stages)), update
 
 
 def on_one_device(step: TrainStep, start: Leaves, batches: list[Batch]) -> Course:
@@ -235,7 +235,7 @@ def on_one_device(step: TrainStep, start: Leaves, batches: list[Batch]) -> Cours
         stages, params, batches, rule, config.seed, step.loss, step.dtype, compiler_options=QUICK
     )
     norms = [float(optax.tree.norm(tree)) for tree in gradients]
-    *trees, after = [canonical_leaves(tree, stages) for tree in (*gradients, params)]
+    *trees, after = [canonical_leaves(tree, stages) for tree in (*gradients, stages.own(params))]
     return Course(np.array(losses), np.array(norms), trees, after)
 
 

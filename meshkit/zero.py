@@ -24,6 +24,7 @@ from meshkit.mesh import DATA, TENSOR
 from meshkit.pipeline import collectives
 from meshkit.pipeline.collectives import over_tensor
 from meshkit.pipeline.stage import Params
+from meshkit.pipeline.trained import joined, like, part
 from meshkit.sharding import UNCUT
 
 
@@ -32,28 +33,34 @@ class Zero:
     """The moves over `data` at one level.
 
     dims: the dim of each parameter that is cut over data (UNCUT: none). specs: how the compiler cuts
-    each parameter over tensor.
+    each parameter over tensor. trained: whether it is; what is frozen is cut at level 3 alone, as it has neither
+    moments nor master weights.
     """
 
     level: int
     dims: Params
     specs: Params
+    trained: Params
 
     def working(self, master: Params, dtype: Any) -> Params:
         """The weights that the pipeline gets, in the compute dtype."""
         gather = lambda weight, dim, spec: _gather(weight.astype(dtype), dim, spec)
         if self.level in (1, 2) and collectives.axis_size(DATA) > 1:
-            return self._moved(master, gather)
+            own, frozen = (part(master, self.trained, wanted) for wanted in (True, False))
+            return joined(self._moved(own, gather), jax.tree.map(lambda weight: weight.astype(dtype), frozen))
         return self._moved(master, gather, lambda weight, dim, spec: weight.astype(dtype))
 
     def accumulators(self, master: Params, working: Params, dtype: Any) -> Params:
         """Zeros to add gradients to."""
-        like = working | {"blocks": master["blocks"]} if self.level >= 2 else working
-        return jax.tree.map(lambda p, spec: _cut(jnp.zeros(p.shape, dtype), spec), like, self.specs)
+        shapes = working | {"blocks": master["blocks"]} if self.level >= 2 else working
+        shapes = part(shapes, self.trained, True)
+        return jax.tree.map(lambda p, spec: _cut(jnp.zeros(p.shape, dtype), spec), shapes, like(self.specs, shapes))
 
-    def fetch(self, layer: Params) -> Params:
-        """One layer's weights, whole, from what `working` holds of them."""
-        return self._on_a_layer(_gather, layer) if self.level == 3 else layer
+    def fetch(self, layer: Params) -> tuple[Params, Params]:
+        """One layer's weights, whole, from what `working` holds of them: those trained, and those frozen."""
+        whole = self._on_a_layer(_gather, layer) if self.level == 3 else layer
+        own, frozen = (part(whole, self.trained["blocks"], wanted) for wanted in (True, False))
+        return own, frozen
 
     def deposit(self, gradient: Params) -> Params:
         """One layer's gradient, as the accumulators want it."""
@@ -74,12 +81,13 @@ class Zero:
 
         On whole stacks a gather or scatter along an inner dim makes a transposed second copy.
         """
-        rest = {k: jax.tree.map(move, v, self.dims[k], self.specs[k]) for k, v in params.items() if k != "blocks"}
+        dims, specs = like(self.dims, params), like(self.specs, params)
+        rest = {k: jax.tree.map(move, v, dims[k], specs[k]) for k, v in params.items() if k != "blocks"}
         stacks = params["blocks"]
         if move_stack is None:
             moved = _by_layer(lambda layer: self._on_a_layer(move, layer), stacks)
         else:
-            moved = jax.tree.map(move_stack, stacks, self.dims["blocks"], self.specs["blocks"])
+            moved = jax.tree.map(move_stack, stacks, dims["blocks"], specs["blocks"])
         return rest | {"blocks": moved}
 
     def _on_a_layer(self, move: "Move", layer: Params) -> Params:
@@ -88,7 +96,7 @@ class Zero:
         def of_a_layer(array: jax.Array, dim: int, spec: P) -> jax.Array:
             return move(array, dim if dim == UNCUT else dim - 1, P(*spec[1:]))
 
-        return jax.tree.map(of_a_layer, layer, self.dims["blocks"], self.specs["blocks"])
+        return jax.tree.map(of_a_layer, layer, like(self.dims["blocks"], layer), like(self.specs["blocks"], layer))
 
 
 def _by_layer(function: Callable[[Params], Params], stacks: Params) -> Params:

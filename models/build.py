@@ -7,6 +7,7 @@ from flax import nnx
 
 from meshkit.imports import check_callable, load_object
 from meshkit.models.families import FAMILIES
+from meshkit.models.lora import attach
 from meshkit.models.presets import Sizes
 
 
@@ -18,4 +19,13 @@ def builder(sizes: Sizes, vocab_multiple: int, model: Any = None) -> Callable[[n
     if model is None:
         model = load_object(FAMILIES.get(sizes.family, sizes.family), "model.family", FAMILIES)
     check_callable(model, "model.family", "sizes", "rngs", "vocab_multiple")
-    return lambda rngs: model(sizes, rngs, vocab_multiple)
+    if sizes.adapters is None:
+        return lambda rngs: model(sizes, rngs, vocab_multiple)
+    adapters = sizes.adapters
+
+    def with_adapters(rngs: nnx.Rngs) -> Any:
+        made = model(sizes, rngs, vocab_multiple)
+        attach(made, adapters, rngs.params())
+        return made
+
+    return with_adapters

@@ -62,6 +62,48 @@ class Style:
         return dataclasses.replace(cls(**STYLES[family]), **checked(options))
 
 
+LORA = "lora"
+"""The option that any model may have, whatever its family: adapters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapters:
+    """`model.options.lora`: low-rank adapters are trained, and nothing else (see lora.py).
+
+    rank: inner features of an adapter. linears: names of linears, or ends of them: "query", "mlp.down". alpha: an
+    adapter's output counts alpha / rank times.
+    """
+
+    rank: int
+    linears: tuple[str, ...]
+    alpha: float
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self | None:
+        """What the options say of adapters. Raises MeshkitError for what they cannot be."""
+        import pydantic
+
+        given = options.get(LORA)
+        if given is None:
+            return None
+        form: Any = pydantic.create_model(
+            "lora",
+            __config__=pydantic.ConfigDict(extra="forbid"),
+            rank=(pydantic.PositiveInt, ...),
+            linears=(list[str], pydantic.Field(min_length=1)),
+            alpha=(pydantic.PositiveFloat, None),
+        )
+        try:
+            found = form.model_validate(given)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(("model.options.lora", *map(str, first["loc"])))
+            raise MeshkitError(
+                f'{where}: {first["msg"]}: write lora = {{rank = 16, alpha = 32, linears = ["query", "value"]}}'
+            ) from None
+        return cls(found.rank, tuple(found.linears), float(found.alpha or found.rank))
+
+
 _GEMMA = dict(post_norms=True, unit_offset=True, embedding_scale=True, activation="gelu")
 
 STYLES: dict[str, dict[str, Any]] = {

@@ -40,10 +40,10 @@ class ColumnLinear(nnx.Module):
     def __init__(self, width: int, features: int, rngs: nnx.Rngs, std: float, bias: bool = False):
         self.kernel = nnx.Param(_normal(rngs, width, features, std), out_sharding=P(None, TENSOR))
         self.bias = nnx.Param(jnp.zeros(features), out_sharding=P(TENSOR)) if bias else None
+        self.lora: Any = nnx.data(None)  # an adapter beside the kernel (lora.py)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = checkpoint_name(x @ self.kernel.get_value(), PRODUCT)
-        return y if self.bias is None else y + self.bias.get_value()
+        return _affine(self, x)
 
 
 class RowLinear(nnx.Module):
@@ -52,10 +52,16 @@ class RowLinear(nnx.Module):
     def __init__(self, features: int, width: int, rngs: nnx.Rngs, std: float, bias: bool = False):
         self.kernel = nnx.Param(_normal(rngs, features, width, std), out_sharding=P(TENSOR, None))
         self.bias = nnx.Param(jnp.zeros(width), out_sharding=P(None)) if bias else None
+        self.lora: Any = nnx.data(None)  # an adapter beside the kernel (lora.py)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = checkpoint_name(x @ self.kernel.get_value(), PRODUCT)
-        return y if self.bias is None else y + self.bias.get_value()
+        return _affine(self, x)
+
+
+def _affine(linear: ColumnLinear | RowLinear, x: jax.Array) -> jax.Array:
+    y = x @ linear.kernel.get_value()
+    y = checkpoint_name(y if linear.lora is None else y + linear.lora(x), PRODUCT)
+    return y if linear.bias is None else y + linear.bias.get_value()
 
 
 class RMSNorm(nnx.Module):

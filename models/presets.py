@@ -2,10 +2,11 @@
 
 import dataclasses
 import math
+from typing import Self
 
 from meshkit.config import MeshShape, ModelConfig, RopeScaling
 from meshkit.errors import MeshkitError, nearest
-from meshkit.models.families import STYLES, Style
+from meshkit.models.families import LORA, STYLES, Adapters, Style
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,17 @@ class Sizes:
     @property
     def style(self) -> Style:
         """What a decoder of these sizes does besides."""
-        return Style.of(self.family, self.options)
+        return Style.of(self.family, {name: value for name, value in self.options.items() if name != LORA})
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """The adapters that are trained, instead of the whole model."""
+        return Adapters.of(self.options)
+
+    @property
+    def base(self) -> Self:
+        """The sizes without adapters."""
+        return dataclasses.replace(self, options={k: v for k, v in self.options.items() if k != LORA})
 
 
 def _llama(
@@ -157,9 +168,12 @@ def sizes(config: ModelConfig, vocab: int | None = None) -> Sizes:
             f"model.head_dim = {odd} is odd and rotary positions turn pairs: set it to {odd - 1 or 2} or {odd + 1}"
         )
     values["options"] = values.get("options", {}) | config.options
-    if values["family"] in STYLES:
-        Style.of(values["family"], values["options"])
-    return Sizes(**values)
+    found = Sizes(**values)
+    # What these refuse is said here.
+    _ = found.adapters
+    if found.family in STYLES:
+        _ = found.style
+    return found
 
 
 def _base(config: ModelConfig, vocab: int | None) -> dict:

@@ -11,7 +11,8 @@ from law import BOUND, cut_gradient, error, make_batch, make_config, whole_gradi
 from meshkit import assemble, mesh, verify
 from meshkit.config import load
 from meshkit.data.loader import Loader, TokenSource
-from meshkit.data.tokens import TokenFile, TokenWriter
+from meshkit.data.tokens import TokenFile
+from meshkit.data.writer import TokenWriter
 from meshkit.errors import MeshkitError
 from meshkit.one_device import Batch
 

@@ -90,6 +90,7 @@ def test_updates_equal_plain_optax(name: str) -> None:
     # The reference sees layers one by one, so a rule that mixes the layers of a stack is found out.
     class Unstacked:
         model = staticmethod(lambda tree: stages.model(stacked(tree)))
+        own = staticmethod(lambda tree: tree)
 
     losses, trees, after = one_device.train(Unstacked, by_layer(params), batches, rule, config.seed, None, jnp.float64)
     assert all(optax.tree.norm(tree) > CLIP for tree in trees), "clipping is not exercised"

@@ -1,4 +1,4 @@
-"""The state of a step as a checkpoint holds it, and back: the same tree on every mesh.
+"""The state of a step as a checkpoint holds it, and back: the same tree on every mesh. What is frozen is not in it.
 
 Names are paths: params/blocks/attention/query/kernel, optimizer/0/mu/embed/table, step. Layers stand in the
 model's order, tables have no padding. Where the stages hold an array that way already, it is saved as it lies.
@@ -60,11 +60,11 @@ class Layout:
 
     @functools.cached_property
     def leaves(self) -> list[Leaf]:
-        """Every array of the state, in the order of its tree."""
+        """Every array of the state that is saved, in the order of its tree."""
         step, found = self._step, []
-        known = optimizer.by_path(step.stages.shapes)
-        shapes = jax.tree_util.tree_leaves_with_path(jax.eval_shape(step.init, 0))
-        for (path, shape), sharding in zip(shapes, jax.tree.leaves(step.state_shardings), strict=True):
+        known = optimizer.by_path(step.stages.own(step.stages.shapes))
+        shapes = jax.tree_util.tree_leaves_with_path(step.saved(jax.eval_shape(step.init, 0)))
+        for (path, shape), sharding in zip(shapes, jax.tree.leaves(step.saved(step.state_shardings)), strict=True):
             stored = jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
             as_it_is = path[0].key == "opt" and step.config.optimizer.name in optimizer.CANONICAL
             mirrored = None if as_it_is else optimizer.mirrored(path, shape, known)
@@ -81,17 +81,18 @@ class Layout:
 
     def to_saved(self, state: State) -> Tree:
         """The tree of a checkpoint. What moves is put into host memory, the rest stays where it lies."""
-        arrays = zip(self.leaves, jax.tree.leaves(state), strict=True)
+        arrays = zip(self.leaves, jax.tree.leaves(self._step.saved(state)), strict=True)
         return tree_of({leaf.name: self._pair(leaf)[0](array) if leaf.moves else array for leaf, array in arrays})
 
     def to_state(self, tree: Tree) -> State:
         """The inverse of `to_saved`, from arrays as `saved` of each leaf says. Empties `tree`, to hold none twice."""
-        return jax.tree.unflatten(jax.tree.structure(self._step.state_shardings), self._restored(tree, self.leaves))
+        structure = jax.tree.structure(self._step.saved(self._step.state_shardings))
+        return jax.tree.unflatten(structure, self._restored(tree, self.leaves))
 
     def to_params(self, tree: Tree) -> Params:
         """As `to_state`, of a tree that holds the parameters alone."""
-        arrays = self._restored(tree, self.weights)
-        return jax.tree.unflatten(jax.tree.structure(self._step.state_shardings["params"]), arrays)
+        structure = jax.tree.structure(self._step.saved(self._step.state_shardings)["params"])
+        return jax.tree.unflatten(structure, self._restored(tree, self.weights))
 
     def _restored(self, tree: Tree, leaves: list[Leaf]) -> list[jax.Array]:
         arrays = []

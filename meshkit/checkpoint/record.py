@@ -15,6 +15,7 @@ from etils import epath
 from meshkit import __version__
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
+from meshkit.models.config_json import is_checkpoint
 from meshkit.models.presets import Sizes, sizes_of
 
 FORMAT = 1
@@ -25,7 +26,8 @@ class Record:
     """step: steps done. samples: the position in the data, samples read by the run from its beginning.
 
     holds: "state", or "weights" alone. model: every size. data: what the order of samples depends on.
-    config: the resolved config of the run that saved it. held_out_loss: if evaluated at this step.
+    config: the resolved config of the run that saved it. held_out_loss: if evaluated at this step. base: where the
+    frozen weights are, of which a checkpoint with adapters holds none; None: it holds all.
     """
 
     step: int
@@ -35,6 +37,7 @@ class Record:
     config: dict[str, Any]
     holds: str = "state"
     held_out_loss: float | None = None
+    base: str | None = None
     saved: str = ""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
@@ -66,7 +69,24 @@ def of_run(config: RunConfig, sizes: Sizes, data: str) -> Record:
     """The record of a run at step 0. data: `Sources.identity`."""
     values = {f"model.{name}": value for name, value in dataclasses.asdict(sizes).items()}
     order = {"seed": config.seed, "data.sequence": config.data.sequence, "the training data": data}
-    return Record(step=0, samples=0, model=_values(values), data=order, config=_values(config.model_dump()))
+    base = None if sizes.adapters is None else base_of(config.model.init_from)
+    return Record(step=0, samples=0, model=_values(values), data=order, config=_values(config.model_dump()), base=base)
+
+
+def base_of(start: str | None) -> str:
+    """Where the weights are that adapters stand beside, if a run begins with those in `start`.
+
+    Raises MeshkitError when it begins with none, or they are not there.
+    """
+    if start is None:
+        raise MeshkitError(
+            "model.options.lora trains adapters of weights that there are: set model.init_from to a published folder "
+            "or a checkpoint"
+        )
+    base = Record.read(epath.Path(start)).base if is_checkpoint(start) else None
+    if base is not None and not epath.Path(base).exists():
+        raise MeshkitError(f"{start}: holds adapters of {base}, which is not there: put it back")
+    return base or str(epath.Path(start).absolute())
 
 
 def _values(table: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from meshkit.checkpoint.slices import arrays_of
 from meshkit.checkpoint.store import History
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
-from meshkit.hf.load import load
+from meshkit.hf.load import load, load_frozen
+from meshkit.pipeline.trained import joined
 from meshkit.train_step import State, TrainStep
 
 MAY_CHANGE = {"model.dropout"}
@@ -25,7 +26,7 @@ MAY_CHANGE = {"model.dropout"}
 @dataclasses.dataclass(frozen=True)
 class Beginning:
     """step, samples: done and read before; history: what was logged of them. origin: None at step 0. init_from: the
-    published weights that step 0 begins with, if any."""
+    weights that step 0 begins with, or that are frozen, if any."""
 
     step: int = 0
     samples: int = 0
@@ -41,7 +42,7 @@ class Beginning:
     def state(self, step: TrainStep, layout: Layout) -> State:
         """The state on the mesh of `step`: drawn, or each device reading its own part of the checkpoint.
 
-        From weights alone: they, and a fresh optimizer.
+        From weights alone: they, and a fresh optimizer. What is frozen comes from `init_from`.
         """
         begun = jax.jit(step.state, out_shardings=step.state_shardings, donate_argnums=0)
         if self.origin is None and self.init_from is not None:
@@ -50,9 +51,11 @@ class Beginning:
             return step.init(step.config.seed)
         target = tree_of({leaf.name: leaf.saved for leaf in _needed(self.origin, layout)})
         tree = ocp.StandardCheckpointer().restore(self.origin.folder / "state", target)
+        frozen = load_frozen(self.init_from, step) if self.init_from is not None else {}
         if self.origin.record.holds == "state":
-            return layout.to_state(tree)
-        return begun(layout.to_params(tree))
+            state = layout.to_state(tree)
+            return state | {"params": joined(state["params"], frozen)}
+        return begun(joined(layout.to_params(tree), frozen))
 
 
 def begin(config: RunConfig, layout: Layout, now: Record, note: Note) -> Beginning:
@@ -69,7 +72,7 @@ def begin(config: RunConfig, layout: Layout, now: Record, note: Note) -> Beginni
     then = origin.record
     if then.holds == "weights":
         note(f"begins with the weights of {origin.folder}")
-        return Beginning(origin=origin)
+        return Beginning(origin=origin, init_from=now.base)
     changed = [
         d for d in _differences(_flat(then.config), _flat(now.config)) if not UNTOLD.fullmatch(d.split(" = ")[0])
     ]
@@ -78,7 +81,7 @@ def begin(config: RunConfig, layout: Layout, now: Record, note: Note) -> Beginni
     if then.data != now.data:
         note(f"the data are read from their beginning: {few(list(_differences(then.data, now.data)))}")
         samples = 0
-    return Beginning(then.step, samples, origin.history, origin)
+    return Beginning(then.step, samples, origin.history, origin, now.base)
 
 
 UNTOLD = re.compile(r"run_dir|resume|devices|log_every|checkpoint\..*")
@@ -91,6 +94,7 @@ def _check(origin: Origin, layout: Layout, now: Record) -> None:
     wrong = [d for d in _differences(then.model, now.model) if d.split(" = ")[0] not in MAY_CHANGE]
     if then.holds == "state":
         wrong += _differences(*({"optimizer.name": of.config["optimizer"]["name"]} for of in (then, now)))
+    wrong += _differences({"the frozen base": then.base}, {"the frozen base": now.base})
     if origin.own:
         wrong += _differences(then.data, now.data)
     # The sizes say more than shapes do, but not all of a model of one's own.

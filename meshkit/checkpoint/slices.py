@@ -82,8 +82,18 @@ class Saved:
     def read_layers(self, name: str, layers: Sequence[int], index: tuple[slice, ...]) -> np.ndarray:
         """Slices `index` of some layers of a parameter of blocks, stacked."""
         array = self._arrays[name]
+        if isinstance(layers, range):
+            return array[(slice(layers.start, layers.stop), *index)].read().result()
         reads = [array[(layer, *index)].read() for layer in layers]
         return np.stack([read.result() for read in reads])
+
+    def layers_at_once(self, name: str) -> int:
+        """Layers that a chunk holds, which are read as fast as one."""
+        return max(1, self._arrays[name].chunk_layout.read_chunk.shape[0])
+
+    def dtype(self, name: str) -> str:
+        """The dtype of a parameter."""
+        return self._arrays[name].dtype.numpy_dtype.name
 
 
 def open_array(folder: epath.Path, name: Name) -> Array:

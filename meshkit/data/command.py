@@ -26,6 +26,12 @@ def add(commands: Any) -> None:
     prepare = add_command(actions, "prepare", _prepare, "make token files from text")
     prepare.epilog = EPILOG
     prepare.add_argument("text", nargs="+", metavar="TEXT", help="files, folders or globs")
+    prepare.add_argument(
+        "--chat", action="store_true", help="lines of .jsonl files are conversations; the loss is on answers (chat.py)"
+    )
+    prepare.add_argument(
+        "--sequence", type=int, default=4096, metavar="N", help="with --chat: tokens of a sample (default: 4096)"
+    )
     prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     prepare.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json; absent: one token a byte")
     prepare.add_argument(
@@ -45,6 +51,8 @@ def add(commands: Any) -> None:
 
 
 def _prepare(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    if options.chat:
+        return _prepare_chat(options)
     from meshkit.data.prepare import prepare
     from meshkit.data.progress import ByteProgress
     from meshkit.data.writer import SKIPPED
@@ -69,6 +77,18 @@ def _prepare(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         print(json.dumps(dataclasses.asdict(summary) | figures, default=str))
     else:
         print(summary)
+    return 0
+
+
+def _prepare_chat(options: argparse.Namespace) -> int:
+    from meshkit.data import chat
+
+    summary = chat.prepare(
+        options.text, options.out, options.tokenizer, options.sequence, options.held_out, options.skip_corrupt
+    )
+    for sentence in summary.skipped:
+        print(f"skipped: {sentence}", file=sys.stderr)
+    print(json.dumps(dataclasses.asdict(summary), default=str) if options.json else summary)
     return 0
 
 

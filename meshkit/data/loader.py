@@ -66,11 +66,12 @@ def shuffled(source: Source, seed: int) -> Samples:
 class TokenSource:
     """Samples of `sequence` tokens, one after the other along a token file; each target is the next token.
 
-    apart: samples have segments, and the first token of a document is no target.
+    apart: samples have segments, and the first token of a document is no target. targets: bool [tokens of the file],
+    which tokens are; None: all.
     """
 
-    def __init__(self, file: TokenFile, sequence: int, apart: bool = False) -> None:
-        self._file, self._sequence, self._apart = file, sequence, apart
+    def __init__(self, file: TokenFile, sequence: int, apart: bool = False, targets: np.ndarray | None = None) -> None:
+        self._file, self._sequence, self._apart, self._targets = file, sequence, apart, targets
 
     def __len__(self) -> int:
         return max(self._file.tokens.size - 1, 0) // self._sequence
@@ -78,12 +79,15 @@ class TokenSource:
     def __getitem__(self, index: int, /) -> dict[str, np.ndarray]:
         start = index * self._sequence
         ids = self._file.tokens[start : start + self._sequence + 1].astype(np.int32)
-        sample = {"tokens": ids[:-1], "targets": ids[1:], "weights": np.ones(self._sequence, np.float32)}
+        weights = np.ones(self._sequence, np.float32)
+        if self._targets is not None:
+            weights *= self._targets[start + 1 : start + self._sequence + 1]
+        sample = {"tokens": ids[:-1], "targets": ids[1:], "weights": weights}
         if not self._apart:
             return sample
         document = np.searchsorted(self._file.documents, np.arange(start, start + self._sequence + 1), side="right")
-        inside = (document[1:] == document[:-1]).astype(np.float32)
-        return sample | {"weights": inside, "segments": (document - document[0])[:-1].astype(np.int32)}
+        weights *= document[1:] == document[:-1]
+        return sample | {"segments": (document - document[0])[:-1].astype(np.int32)}
 
     def __repr__(self) -> str:
         return f"the {self._file.split} split of {self._file.folder}"

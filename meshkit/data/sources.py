@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshkit.config import DataConfig
-from meshkit.data import megatron, paths
+from meshkit.data import chat, megatron, paths
 from meshkit.data.interleave import whole_shares
 from meshkit.data.loader import Source, TokenSource
 from meshkit.data.mixture import Joined, Mixture
@@ -74,7 +74,7 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
     _check_alike([train for train, _ in files])
     shares = None if None in weights.values() else whole_shares([w for w in weights.values() if w is not None])
     train, held_out = (
-        _as_one([TokenSource(f, config.sequence, config.documents == "apart") for f in of], shares) for of in zip(*files, strict=True)
+        _as_one([_source(f, config) for f in of], shares) for of in zip(*files, strict=True)
     )
     names = [file.identity for file, _ in files]
     identity = " + ".join(
@@ -96,6 +96,11 @@ def _open(path: Path, held_out: float) -> tuple[TokenFile, TokenFile]:
     return TokenFile.open(path, "train"), TokenFile.open(path, "held_out")
 
 
+def _source(file: TokenFile, config: DataConfig) -> TokenSource:
+    apart = config.documents == "apart"
+    return TokenSource(file, config.sequence, apart, chat.targets_of(file, config.sequence, apart))
+
+
 def _as_one(sources: Sequence[TokenSource], shares: Sequence[int] | None) -> Source:
     if len(sources) == 1:
         return sources[0]
@@ -114,6 +119,11 @@ def _check_alike(files: Sequence[TokenFile]) -> None:
 
 def _tokenizer(file: TokenFile) -> bytes:
     return BYTES.encode() if file.tokenizer == BYTES else (file.folder / file.tokenizer).read_bytes()
+
+
+def _source(file: TokenFile, config: DataConfig) -> TokenSource:
+    apart = config.documents == "apart"
+    return TokenSource(file, config.sequence, apart, chat.targets_of(file, config.sequence, apart))
 
 
 def _checked(source: Any, split: str) -> Source:

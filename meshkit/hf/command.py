@@ -20,6 +20,9 @@ def add(commands: Any) -> None:
     )
     out.add_argument("--to", required=True, metavar="PATH", help="folder to write")
     out.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="(default: the checkpoint's)")
+    out.add_argument(
+        "--merge", action="store_true", help="add adapters to their base (default: alone, as `peft` reads them)"
+    )
     out.add_argument("--like", metavar="PATH", help="a published folder whose tokenizer and token ids go with it")
 
 
@@ -39,7 +42,8 @@ def _import(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def _export(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return _say(
-        _transfer().export_checkpoint(options.checkpoint, options.to, options.dtype, options.like), options.json
+        _transfer().export_checkpoint(options.checkpoint, options.to, options.dtype, options.like, options.merge),
+        options.json,
     )
 
 

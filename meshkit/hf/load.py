@@ -8,10 +8,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 from jax.sharding import Sharding
 
 from meshkit.checkpoint import seal
 from meshkit.checkpoint.find import address, few
+from meshkit.checkpoint.record import Record, base_of
 from meshkit.checkpoint.slices import Saved
 from meshkit.errors import MeshkitError
 from meshkit.hf.folder import Folder, Index
@@ -19,25 +21,45 @@ from meshkit.hf.weights import BLOCKS, Shape, Weights, dotted
 from meshkit.models.config_json import is_checkpoint
 from meshkit.pipeline.placement import EMPTY_LAYER
 from meshkit.pipeline.stage import Params
+from meshkit.pipeline.trained import joined, like
 from meshkit.train_step import TrainStep
 
 
 def load(path: str, step: TrainStep) -> Params:
-    """The parameters of a published folder, or of a checkpoint, in the master layout of `step` and its dtype.
+    """The parameters of a published folder, or of a checkpoint, in the master layout of `step` and its dtypes.
 
+    Of a checkpoint with adapters, those and its base's. Adapters that `step` has and `path` has not are drawn.
     Raises MeshkitError when they are not those of the step's model, or their files are damaged.
     """
+    own, everything = step.stages.own, step.stages.shapes
+    if not step.stages.frozen(everything):
+        return _load(path, everything, step)
+    base = load_frozen(base_of(path), step)
+    if is_checkpoint(path) and Record.read(epath.Path(path)).base is not None:
+        return joined(_load(path, own(everything), step), base)
+    drawn = jax.jit(lambda seed: own(step.fresh(seed)), out_shardings=own(step.state_shardings["params"]))
+    return joined(drawn(step.config.seed), base)
+
+
+def load_frozen(path: str, step: TrainStep) -> Params:
+    """The frozen ones alone; errors as for `load`."""
+    frozen = step.stages.frozen(step.stages.shapes)
+    return _load(path, frozen, step) if frozen else {}
+
+
+def _load(path: str, wanted: Params, step: TrainStep) -> Params:
     stages = step.stages
-    shapes = {dotted(p): leaf.shape for p, leaf in jax.tree_util.tree_leaves_with_path(stages.shapes)}
+    shapes = {dotted(p): leaf.shape for p, leaf in jax.tree_util.tree_leaves_with_path(wanted)}
     shapes = {name: _canonical(name, shape, stages.placement.layers, stages.vocab) for name, shape in shapes.items()}
     weights = _saved(path, shapes) if is_checkpoint(path) else Weights(Folder(path), shapes)
 
-    def place(path: Any, shape: jax.ShapeDtypeStruct, sharding: Sharding) -> jax.Array:
+    def place(path: Any, shape: jax.ShapeDtypeStruct, sharding: Sharding, dtype: Any) -> jax.Array:
         name = dotted(path)
         read = lambda index: _stored(weights, name, shape.shape, index, step)
-        return _placed(shape.shape, sharding, lambda index: read(index).astype(step.wide))
+        return _placed(shape.shape, sharding, lambda index: read(index).astype(dtype))
 
-    return jax.tree_util.tree_map_with_path(place, stages.shapes, step.state_shardings["params"])
+    shardings, dtypes = (like(tree, wanted) for tree in (step.state_shardings["params"], step.dtypes))
+    return jax.tree_util.tree_map_with_path(place, wanted, shardings, dtypes)
 
 
 def _saved(path: str, shapes: dict[str, Shape]) -> Saved:

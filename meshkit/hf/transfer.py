@@ -19,19 +19,23 @@ from etils import epath
 from meshkit.checkpoint import seal
 from meshkit.checkpoint.find import address, few, steps_of
 from meshkit.checkpoint.layout import Name
-from meshkit.checkpoint.record import Record, of_run
-from meshkit.checkpoint.slices import Array, Streamed, open_array
+from meshkit.checkpoint.record import Record, base_of, of_run
+from meshkit.checkpoint.slices import Array, Saved, Streamed
 from meshkit.config import ModelConfig, RunConfig
 from meshkit.errors import MeshkitError
+from meshkit.hf.adapters import Merged
+from meshkit.hf.adapters import write as write_adapters
 from meshkit.hf.folder import INDEX, SINGLE, Folder
 from meshkit.hf.weights import BLOCKS, Shape, Weights, joint, shapes_of
 from meshkit.models import names
-from meshkit.models.config_json import CONFIG, read_json, write
+from meshkit.models.config_json import CONFIG, is_checkpoint, read_json, write
 from meshkit.models.presets import Sizes
 from meshkit.models.published import TOKENS
 
 CHUNK = 1 << 26
 """Bytes of a slice, about."""
+
+EMBEDDING = "embed.table"
 
 FILE = 1 << 30
 """Bytes of a file that is written, about."""
@@ -102,12 +106,15 @@ def _slices(shape: Shape, chunk: Shape) -> Iterator[tuple[slice, ...]]:
 # --- export -------------------------------------------------------------------------------------
 
 
-def export_checkpoint(path: str, to: str, dtype: str | None = None, like: str | None = None) -> Path:
-    """A folder that `transformers` loads, from a checkpoint, and where it is.
+def export_checkpoint(
+    path: str, to: str, dtype: str | None = None, like: str | None = None, merge: bool = False
+) -> Path:
+    """A folder that `transformers` loads, from a checkpoint, and where it is; of adapters alone, one that `peft` loads.
 
     dtype: of the weights; None: as in the checkpoint. like: a published folder whose tokenizer and token ids go with.
-    Raises MeshkitError, and leaves nothing, for a damaged checkpoint, a model that is not published, or a folder that
-    is there already.
+    merge: adapters are added to their base's weights, whose dtype they get.
+    Raises MeshkitError, and leaves nothing, for a damaged checkpoint, a model that is not published, adapters whose
+    base is not there, or a folder that is there already.
     """
     folder, target = address(path), Path(to)
     wrong = seal.damage(folder)
@@ -115,17 +122,21 @@ def export_checkpoint(path: str, to: str, dtype: str | None = None, like: str | 
         raise MeshkitError(f"{folder} is damaged: {few(wrong)}")
     if target.exists():
         raise MeshkitError(f"--to {to}: is there already: choose another folder, or remove it first")
-    sizes = Record.read(folder).sizes
-    shapes = shapes_of(sizes)
-    kind = dtype or str(jnp.dtype(open_array(folder, _path("embed.table")).dtype.numpy_dtype))
+    record = Record.read(folder)
+    sizes, alone = record.sizes.base, record.base is not None and not merge
+    source = _merged(folder, record) if merge else Saved(folder)
+    kind = dtype or source.dtype(EMBEDDING if EMBEDDING in source.shapes else min(source.shapes))
     config = write(sizes, kind)
     if like is not None:
         config |= {name: value for name, value in read_json(Path(like) / CONFIG).items() if name.endswith(TOKENS)}
     building = target.parent / f".{target.name}-{uuid.uuid4().hex[:8]}"
     try:
         building.mkdir(parents=True)
-        _write_files(building, _published(folder, sizes, shapes, jnp.dtype(kind)))
-        (building / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        if alone:
+            write_adapters(building, source, record, jnp.dtype(kind))
+        else:
+            _write_files(building, _published(source, sizes, jnp.dtype(kind)))
+            (building / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         for file in [file for pattern in BESIDE for file in Path(like).glob(pattern)] if like is not None else []:
             shutil.copy(file, building / file.name)
         building.rename(target)
@@ -136,13 +147,20 @@ def export_checkpoint(path: str, to: str, dtype: str | None = None, like: str | 
     return target
 
 
-def _published(
-    folder: epath.Path, sizes: Sizes, shapes: dict[str, Shape], dtype: Any
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Their tensors, one after the other: name and values."""
-    for theirs, ours in joint(sizes, shapes).items():
+def _merged(folder: epath.Path, record: Record) -> Merged:
+    adapters = record.sizes.adapters
+    if adapters is None:
+        raise MeshkitError(f"--merge: {folder} has no adapters: without --merge it is exported as it is")
+    base = base_of(str(folder))
+    read = Saved(epath.Path(base)) if is_checkpoint(base) else Weights(Folder(base))
+    return Merged(read, Saved(folder), adapters)
+
+
+def _published(source: Saved | Merged, sizes: Sizes, dtype: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Their tensors, one after the other: name and values. source: what is exported."""
+    for theirs, ours in joint(sizes, shapes_of(sizes)).items():
         tensor = names.tensors(sizes)[ours[0]]
-        columns = [_matrices(open_array(folder, _path(name)), name) for name in ours]
+        columns = [_matrices(source, name) for name in ours]
         for parts in zip(*columns, strict=True):
             numbers, values = parts[0][0], np.concatenate([values for _, values in parts], -1).astype(dtype)
             layer, expert = (*numbers, None, None)[:2]
@@ -150,14 +168,16 @@ def _published(
             yield name, np.ascontiguousarray(values.T if tensor.transposed else values)
 
 
-def _matrices(array: Array, name: str) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+def _matrices(source: Saved | Merged, name: str) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     """The matrices (or vectors) of a parameter with their layer and expert, as many layers read as a chunk holds."""
+    first_dim, *rest = source.shapes[name]
+    everything = (slice(None),) * len(rest)
     if not name.startswith(BLOCKS):
-        yield (), array.read().result()
+        yield (), source.read(name, (slice(None), *everything))
         return
-    step = max(1, array.chunk_layout.read_chunk.shape[0])
-    for first in range(0, array.shape[0], step):
-        read = array[first : min(first + step, array.shape[0])].read().result()
+    step = source.layers_at_once(name)
+    for first in range(0, first_dim, step):
+        read = source.read_layers(name, range(first, min(first + step, first_dim)), everything)
         for layer, values in enumerate(read, first):
             if values.ndim == 3:
                 yield from (((layer, expert), matrix) for expert, matrix in enumerate(values))

@@ -24,10 +24,10 @@ C = TypeVar("C")
 
 
 class LayerMoves(Protocol):
-    """How replicas share layers (`zero.Zero`): both take and give one layer's tree."""
+    """How replicas share layers (`zero.Zero`): both take one layer's tree."""
 
-    def fetch(self, layer: Params) -> Params:
-        """A layer's working weights, whole, from what this replica holds of them."""
+    def fetch(self, layer: Params) -> tuple[Params, Params]:
+        """A layer's working weights, whole, from what this replica holds of them: those trained, and those frozen."""
 
     def deposit(self, gradient: Params) -> Params:
         """A layer's gradient as it is added up: whole, or this replica's part of the sum over all."""
@@ -39,14 +39,14 @@ class Chunk:
 
     rows: rows of a chunk in the stacks; sure: how many of them hold a layer in every chunk of every stage;
     count: how many do in this one (sure ≤ count ≤ rows).
-    fetch: (stacks, k) -> working parameters of the chunk's k-th layer. deposit: (gradients, k, gradient
-    of that layer) -> gradients with it added. context: k -> the layer's Context.
+    fetch: (stacks, k) -> working parameters of the chunk's k-th layer, trained and frozen. deposit: (gradients, k,
+    gradient of that layer's trained ones) -> gradients with it added. context: k -> the layer's Context.
     """
 
     rows: int
     sure: int
     count: jax.Array | int
-    fetch: Callable[[Params, Any], Params]
+    fetch: Callable[[Params, Any], tuple[Params, Params]]
     deposit: Callable[[Params, Any, Params], Params]
     context: Callable[[Any], Context]
     unroll: int
@@ -96,7 +96,7 @@ def chunk_of(
     first_layer = jnp.asarray(placement.starts)[group]
     first_row = chunk * rows if placement.chunks > 1 else 0
 
-    def fetch(stacks: Params, k: Any) -> Params:
+    def fetch(stacks: Params, k: Any) -> tuple[Params, Params]:
         return zero.fetch(jax.tree.map(lambda a: get(a, first_row + k), stacks))
 
     def deposit(gradients: Any, k: Any, gradient: Params) -> Any:

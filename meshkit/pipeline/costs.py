@@ -34,6 +34,8 @@ def uncounted(sizes: Sizes) -> str | None:
     """What of a model there are no formulas for, "model.family = gemma2"; None: all is counted."""
     if sizes.family not in WIDENING:
         return f"model.family = {sizes.family}"
+    if sizes.adapters is not None:
+        return "model.options.lora"
     if sizes.family in STYLES:
         plain = Sizes(**vars(sizes) | {"family": "llama", "options": {}}).style
         for name, value in vars(sizes.style).items():

@@ -77,9 +77,9 @@ class Pipeline:
     ) -> tuple[jax.Array, Params]:
         """Sum of weighted losses of this replica, and `accumulators` with its gradients added.
 
-        An evaluation schedule, without backwards, takes and gives an empty tree of them.
-        The loss is the same on every stage and tensor peer. Gradients of blocks and tables are those
-        of this stage's slice; of all others the same on every stage.
+        An evaluation schedule, without backwards, takes and gives an empty tree of them; any other, those of the
+        trained parameters. The loss is the same on every stage and tensor peer. Gradients of blocks and tables are
+        those of this stage's slice; of all others the same on every stage.
         """
         slots = allocate(self.schedule)
         run = _Run(self, params, batch, key)
@@ -120,6 +120,8 @@ class _Run:
             (STAGE_GATE, "weight", self._weight_gradient),
             (MESH_GATE, "embed_gradient", self._embed_gradient),
         ):
+            if name == "embed_gradient" and not self._trains_the_entrance:
+                continue
             with jax.named_scope(name):
                 carry = gate(scope, phase.occurs[name], here[name], functools.partial(action, here), carry)
         x_BSH, dy_BSH = self._sent(phase, carry) if arrived is None else arrived
@@ -197,7 +199,7 @@ class _Run:
         stages, params, i = self.pipeline.stages, self.params, here["head"]
         last = axis_index(PIPE) == axis_size(PIPE) - 1
         y_BSH = psum(jnp.where(last, carry.y_BSH, 0), PIPE)  # the last stage's output, to every stage
-        h_BSH, pullback = jax.vjp(lambda own, y: stages.leave(own, params, y), outer(params), y_BSH)
+        h_BSH, pullback = jax.vjp(lambda own, y: stages.leave(own, params, y), stages.own(outer(params)), y_BSH)
         name = "embed" if stages.tied else "head"
         table = params[name]["table"]
         labels = self.batch.targets_MBS[i], self.batch.weights_MBS[i] * self.batch.scale
@@ -205,12 +207,13 @@ class _Run:
         if not self.pipeline.schedule.trains:
             loss = vocab.head_loss(table, h_BSH, *labels, stages.vocab, own_loss, stages.cap)
             return carry._replace(loss=carry.loss + loss)
-        grad = carry.accumulators[name]["table"]
+        grad = carry.accumulators[name]["table"] if name in carry.accumulators else None
         done = vocab.head(table, grad, h_BSH, *labels, stages.vocab, own_loss, stages.cap)
         douter, dy_BSH = pullback(done.dh_BsH)
+        trained = {name: {"table": done.grad_vH}} if name in carry.accumulators else {}
         return carry._replace(
             loss=carry.loss + done.loss,
-            accumulators=_added(carry.accumulators, douter) | {name: {"table": done.grad_vH}},
+            accumulators=_added(carry.accumulators, douter) | trained,
             gradients=put_if(last, carry.gradients, dy_BSH, here["head_slot"]),
         )
 
@@ -219,10 +222,14 @@ class _Run:
         stages, params, i = self.pipeline.stages, self.params, here["embed_gradient"]
         dx_BSH = psum(jnp.where(axis_index(PIPE) == 0, carry.dx_BSH, 0), PIPE)
         entering = self._entering(i)
-        _, pullback = jax.vjp(lambda own, x: stages.enter(own, params, x, entering), outer(params), self._lookup(i))
+        enter = lambda own, x_BSH: stages.enter(own, params, x_BSH, entering)
+        _, pullback = jax.vjp(enter, stages.own(outer(params)), self._lookup(i))
         douter, dx_BSH = pullback(dx_BSH)
-        table = vocab.lookup_grad(carry.accumulators["embed"]["table"], self.batch.tokens_MBS[i], dx_BSH)
-        return carry._replace(accumulators=_added(carry.accumulators, douter) | {"embed": {"table": table}})
+        gradients = _added(carry.accumulators, douter)
+        if "embed" in gradients:
+            table = vocab.lookup_grad(gradients["embed"]["table"], self.batch.tokens_MBS[i], dx_BSH)
+            gradients |= {"embed": {"table": table}}
+        return carry._replace(accumulators=gradients)
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -255,6 +262,11 @@ class _Run:
         # the stage would take as a temporary, and saves a forward.
         schedule = self.pipeline.schedule
         return schedule.trains and (self.pipeline.recompute != "full" or schedule.backward_at_once)
+
+    @property
+    def _trains_the_entrance(self) -> bool:
+        """Whether anything before the first block may have a gradient."""
+        return bool(self.pipeline.stages.own(self.params).keys() - {"blocks", "head"})
 
     @property
     def _how(self) -> tuple[rc.LayerPolicy, rc.Block]:

@@ -21,6 +21,7 @@ from meshkit.pipeline.buffers import Space, empty_activations
 from meshkit.pipeline.chunks import Chunk
 from meshkit.pipeline.split import SplitBackward
 from meshkit.pipeline.stage import PRODUCT, Context, Params
+from meshkit.pipeline.trained import joined
 
 Block = Callable[[Params, jax.Array, Context], jax.Array]
 Saved = Any
@@ -148,8 +149,17 @@ def empty(
 
 def saved_shapes(policy: LayerPolicy, block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array) -> Saved:
     """Shapes of what a layer saves."""
-    layer = jax.eval_shape(lambda: chunk.fetch(blocks, 0))
-    return jax.eval_shape(lambda p, x: policy.forward(block, p, x, chunk.context(0))[1], layer, x_BSH)
+
+    def saved(x_BSH: jax.Array) -> Saved:
+        own, frozen = chunk.fetch(blocks, 0)
+        return policy.forward(_beside(block, frozen), own, x_BSH, chunk.context(0))[1]
+
+    return jax.eval_shape(saved, x_BSH)
+
+
+def _beside(block: Block, frozen: Params) -> Block:
+    """`block` as a function of the trained parameters, beside these frozen ones."""
+    return lambda own, x_BSH, context: block(joined(own, frozen), x_BSH, context)
 
 
 def run_forward(
@@ -159,7 +169,8 @@ def run_forward(
 
     def one(carry: tuple[jax.Array, Saved], k: jax.Array, _: Any) -> tuple[jax.Array, Saved]:
         x_BSH, kept = carry
-        y_BSH, saved = policy.forward(block, chunk.fetch(blocks, k), x_BSH, chunk.context(k))
+        own, frozen = chunk.fetch(blocks, k)
+        y_BSH, saved = policy.forward(_beside(block, frozen), own, x_BSH, chunk.context(k))
         return y_BSH, _put(kept, saved, slot, k)
 
     return chunk.each(one, (x_BSH, kept))
@@ -179,8 +190,8 @@ def run_backward(
 
     def one(carry: tuple[jax.Array, Params], k: jax.Array, kept: Saved) -> tuple[jax.Array, Params]:
         dy_BSH, gradients = carry
-        layer = chunk.fetch(blocks, k)
-        dlayer, dx_BSH = policy.backward(block, layer, _get(kept, slot, k), dy_BSH, chunk.context(k))
+        own, frozen = chunk.fetch(blocks, k)
+        dlayer, dx_BSH = policy.backward(_beside(block, frozen), own, _get(kept, slot, k), dy_BSH, chunk.context(k))
         return dx_BSH, chunk.deposit(gradients, k, dlayer)
 
     return chunk.each(one, (dy_BSH, gradients), kept, backward=True)
@@ -245,15 +256,15 @@ def forward_only(block: Block, chunk: Chunk, blocks: Params, x_BSH: jax.Array) -
     """Through the layers of a chunk, saving nothing."""
 
     def one(x_BSH: jax.Array, k: jax.Array, _: Any) -> jax.Array:
-        return block(chunk.fetch(blocks, k), x_BSH, chunk.context(k))
+        return block(joined(*chunk.fetch(blocks, k)), x_BSH, chunk.context(k))
 
     return chunk.each(one, x_BSH)
 
 
 def _split(policy: LayerPolicy, block: Block, ready: Any, passing: Any) -> SplitBackward:
     def backward(ready: Any, passing: Any) -> tuple[Params, jax.Array]:
-        (layer, context), (saved, dy_BSH) = ready, passing
-        return policy.backward(block, layer, saved, dy_BSH, context)
+        ((own, frozen), context), (saved, dy_BSH) = ready, passing
+        return policy.backward(_beside(block, frozen), own, saved, dy_BSH, context)
 
     return SplitBackward(backward, ready, passing)
 

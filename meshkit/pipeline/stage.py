@@ -11,8 +11,9 @@ A model is a Flax NNX module with
 block(x [B, S, H], context: Context) -> x [B, S, H]. The class is called as Class(sizes, rngs, vocab_multiple):
 `sizes` is a `meshkit.models.presets.Sizes`, with the config's free-form `model.options` in `sizes.options`,
 and `vocab_multiple` is handed on to VocabTable. All state is `nnx.Param`, each with the PartitionSpec of its
-cut over `tensor` as `out_sharding`; one without is held whole by every tensor peer. Parameters come in the
-dtype of the step; x keeps its shape and dtype. meshkit/models/gpt2.py is an example on a page.
+cut over `tensor` as `out_sharding`; one without is held whole by every tensor peer. Where any is an
+`nnx.LoRAParam`, those alone are trained. Parameters come in the dtype of the step; x keeps its shape and dtype.
+meshkit/models/gpt2.py is an example on a page.
 
 Shapes: B microbatch size, S sequence, H width, L layers; activations enter blocks as x_BSH.
 """
@@ -31,6 +32,7 @@ from meshkit.errors import MeshkitError
 from meshkit.mesh import PIPE, TENSOR
 from meshkit.pipeline.collectives import axis_size
 from meshkit.pipeline.placement import EMPTY_LAYER, Placement, place
+from meshkit.pipeline.trained import joined, part
 from meshkit.pipeline.vocab import VocabTable
 
 PRODUCT = "product"
@@ -169,13 +171,15 @@ class Stages:
     """The functional view of a model: what the executor runs. Made by `functional`.
 
     shapes, specs: trees like the parameters, of ShapeDtypeStruct and of PartitionSpec, as they are
-    stored: blocks stacked in the order that `placement` gives, tables padded. vocab, cap: those of the head.
+    stored: blocks stacked in the order that `placement` gives, tables padded. trained: likewise, whether it is (see
+    `trained.py`). vocab, cap: those of the head.
     """
 
     graph: Any
     block_graph: Any
     shapes: Params
     specs: Params
+    trained: Params
     vocab: int
     cap: float | None
     placement: Placement
@@ -184,6 +188,14 @@ class Stages:
     def tied(self) -> bool:
         """Whether the head is the embedding's table."""
         return "head" not in self.shapes
+
+    def own(self, tree: Params) -> Params:
+        """What a tree has of the trained parameters."""
+        return part(tree, self.trained, True)
+
+    def frozen(self, tree: Params) -> Params:
+        """What a tree has of the frozen parameters."""
+        return part(tree, self.trained, False)
 
     def model(self, params: Params) -> Any:
         """The NNX module with these parameters in it."""
@@ -194,12 +206,12 @@ class Stages:
         return cut_sequence(nnx.merge(self.block_graph, layer_params)(cut_sequence(x_BSH), context))
 
     def enter(self, outer: Params, params: Params, x_BSH: jax.Array, context: Context) -> jax.Array:
-        """`model.enter` as a function of its own parameters `outer` (see `outer`)."""
-        return cut_sequence(self.model(params | outer).enter(x_BSH, context))
+        """`model.enter` as a function of its own parameters `outer` (see `outer`), or of some of them."""
+        return cut_sequence(self.model(joined(outer, params)).enter(x_BSH, context))
 
     def leave(self, outer: Params, params: Params, x_BSH: jax.Array) -> jax.Array:
-        """`model.leave` as a function of its own parameters `outer`."""
-        return cut_sequence(self.model(params | outer).leave(x_BSH))
+        """`model.leave` as a function of its own parameters `outer`, or of some of them."""
+        return cut_sequence(self.model(joined(outer, params)).leave(x_BSH))
 
 
 def outer(params: Params) -> Params:
@@ -225,6 +237,7 @@ def functional(build: Callable[[nnx.Rngs], Model], placement: Placement | None =
         block_graph=nnx.split(model.blocks)[0],
         shapes=jax.eval_shape(lambda params: stored(params, placement), shapes),
         specs=specs,
+        trained=_trained(state),
         vocab=model.embed.vocab,
         cap=(model.head or model.embed).cap,
         placement=placement,
@@ -251,6 +264,16 @@ def _check(model: Any) -> None:
                 f"{name}.{'.'.join(map(str, path))} is a {type(variable).__name__}: only nnx.Param can be trained "
                 "over a mesh; for dropout use meshkit.pipeline.stage.dropout, which needs no state"
             )
+
+
+def _trained(state: nnx.State) -> Params:
+    adapters = jax.tree.map(lambda variable: isinstance(variable, nnx.LoRAParam), state, is_leaf=_is_variable)
+    chosen = nnx.to_pure_dict(adapters)
+    return chosen if any(jax.tree.leaves(chosen)) else jax.tree.map(lambda _: True, chosen)
+
+
+def _is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
 
 
 def _specs_of_layers(specs: Params, shapes: Params, layers: int) -> Params:

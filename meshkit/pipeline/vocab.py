@@ -89,12 +89,12 @@ class Head(NamedTuple):
 
     loss: jax.Array
     dh_BsH: jax.Array
-    grad_vH: jax.Array
+    grad_vH: jax.Array | None
 
 
 def head(
     table_vH: jax.Array,
-    grad_vH: jax.Array,
+    grad_vH: jax.Array | None,
     h_BsH: jax.Array,
     targets_BS: jax.Array,
     weights_BS: jax.Array,
@@ -102,7 +102,7 @@ def head(
     loss: TokenLoss | None = None,
     cap: float | None = None,
 ) -> Head:
-    """Loss of one microbatch, the gradient of h, and `grad_vH` plus the gradient of the table.
+    """Loss of one microbatch, the gradient of h, and `grad_vH` plus the gradient of the table (None: it is frozen).
 
     `weights_BS` scale each token's loss (mask ÷ target tokens of the global batch). `loss=None` is the
     cross-entropy on slices of the vocabulary; a user's TokenLoss gets the gathered logits, B·S·V
@@ -112,8 +112,8 @@ def head(
 
     @over_tensor([ROWS, ROWS, CUT, P(), P()], (P(), CUT, ROWS))
     def f(
-        table_vH: jax.Array, grad_vH: jax.Array, h_BsH: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        table_vH: jax.Array, grad_vH: jax.Array | None, h_BsH: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         h_BSH = all_gather(h_BsH, TENSOR, dim=1)
         logits_BSv = _logits(h_BSH, table_vH, cap)
         total, dlogits_BSv = _loss_and_dlogits(logits_BSv, targets_BS, weights_BS, vocab, loss)
@@ -121,9 +121,11 @@ def head(
             dlogits_BSv *= 1 - (logits_BSv / cap) ** 2
         wide = dlogits_BSv.dtype
         dlogits_BSv = dlogits_BSv.astype(h_BsH.dtype)
-        dtable_vH = jnp.einsum("bsv,bsh->vh", dlogits_BSv, h_BSH, preferred_element_type=wide)
         dh_BSH = jnp.einsum("bsv,vh->bsh", dlogits_BSv, table_vH, preferred_element_type=wide)
         dh_BsH = psum(psum_scatter(dh_BSH, TENSOR, dim=1), PIPE).astype(h_BsH.dtype)
+        if grad_vH is None:
+            return total, dh_BsH, None
+        dtable_vH = jnp.einsum("bsv,bsh->vh", dlogits_BSv, h_BSH, preferred_element_type=wide)
         return total, dh_BsH, grad_vH + dtable_vH.astype(grad_vH.dtype)
 
     return Head(*f(table_vH, grad_vH, h_BsH, targets_BS, weights_BS))

@@ -108,6 +108,7 @@ def beyond(config: RunConfig, sizes: Sizes) -> list[str]:
         "offload": (config.offload, (False,)),
         "grad_dtype": (config.grad_dtype, ("float32",)),
         "loss": (config.loss, ("cross_entropy",)),
+        "data.documents": (config.data.documents, ("joined",)),
         "optimizer.name": (config.optimizer.name, ("adamw",)),
         "pipeline.schedule": (config.pipeline.schedule, SCHEDULES),
         "pipeline.overlap": (config.pipeline.overlap, (False,)),

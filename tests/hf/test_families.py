@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 from meshkit import assemble, mesh, one_device
 from meshkit.config import load as load_config
+from meshkit.hf import transfer
 from meshkit.hf.load import load
 from meshkit.hf.weights import joint
 from meshkit.models.names import tensors
@@ -40,6 +41,17 @@ def test_logits_and_gradients_are_those_of_transformers(family: str, tmp_path: P
         for name, gradient in published_gradients(family).items():
             assert np.abs(gradient).max() > 1e-4, name
             np.testing.assert_allclose(theirs[name], gradient, rtol=0, atol=BOUND, err_msg=name)
+
+
+@pytest.mark.parametrize("family", published.CONFIGS)
+def test_transformers_loads_what_is_exported(family: str, tmp_path: Path) -> None:
+    saved = transfer.import_folder(published.save(family, tmp_path), str(tmp_path / "saved"))
+    out = transfer.export_checkpoint(str(saved), str(tmp_path / "out"))
+    loaded, found = published.transformers.AutoModelForCausalLM.from_pretrained(
+        out, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(found.values()), found
+    np.testing.assert_array_equal(published.logits(loaded), published.logits(published.model(family)))
 
 
 def step_that_shows(folder: str, shape: tuple[int, int, int]) -> tuple[TrainStep, dict[tuple, np.ndarray]]:

@@ -191,7 +191,7 @@ def a_chunk(preset: str, more: dict, precision: str, batch: int) -> tuple[rc.Chu
         rows=stages.placement.layers,
         sure=stages.placement.layers,
         count=stages.placement.layers,
-        fetch=lambda stacks, k: jax.tree.map(lambda a: a[k], stacks),
+        fetch=lambda stacks, k: (jax.tree.map(lambda a: a[k], stacks), {}),
         deposit=lambda stacks, k, gradient: stacks,
         context=lambda k: Context(k, jnp.arange(batch), jax.random.key(0)),
         unroll=1,

@@ -1,0 +1,157 @@
+"""Conversations: rendered by the tokenizer's template, learned where the assistant speaks, laid into whole samples."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshkit.cli import main
+from meshkit.config import DataConfig
+from meshkit.data.chat import Encoder, parse, prepare
+from meshkit.data.sources import open_sources
+from meshkit.data.tokens import TokenFile
+from meshkit.errors import MeshkitError
+
+tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+
+TEMPLATE = """{{ bos_token }}{% for m in messages %}
+<|{{ m.role }}|> {% generation %}{{ m.content }}{% endgeneration %} <|end|>
+{% endfor %}{% if add_generation_prompt %}<|assistant|> {% endif %}"""
+MARKS = ["<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
+SEQUENCE = 16
+
+
+def turn(question: str, answer: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    words = {f"w{k}": k for k in range(30)} | {"?": 30}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens(MARKS)
+    (tmp_path / "model").mkdir()
+    made.save(str(tmp_path / "model" / "tokenizer.json"))
+    config = {"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(config))
+    return tmp_path / "model" / "tokenizer.json"
+
+
+def write(folder: Path, lines: list[Any]) -> str:
+    path = folder / "chats.jsonl"
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return str(path)
+
+
+def test_answers_and_their_closing_marks_are_targets(tokenizer: Path) -> None:
+    encoder = Encoder.of(str(tokenizer))
+    system = {"role": "system", "content": "w9"}
+    ids, answers = encoder.encode([system, *turn("w1 w2", "w3 w4"), *turn("w5", "w6")])
+    words = [encoder.marks.id_to_token(k) for k in ids]
+    assert " ".join(words) == (
+        "<s> <|system|> w9 <|end|> <|user|> w1 w2 <|end|> <|assistant|> w3 w4 <|end|> "
+        "<|user|> w5 <|end|> <|assistant|> w6 <|end|>"
+    )
+    assert [word for word, answer in zip(words, answers, strict=True) if answer] == [
+        "w3",
+        "w4",
+        "<|end|>",
+        "w6",
+        "<|end|>",
+    ]
+
+
+def test_no_conversation_crosses_a_sample(tokenizer: Path, tmp_path: Path, capsys: Any) -> None:
+    """9 tokens each with its end; one of 25, which is cut; every sample begins with a conversation or is filled."""
+    lines = [{"messages": turn(f"w{k}", f"w{k + 1} w{k + 2}")} for k in range(20)]
+    lines[3] = {"prompt": "w7", "answer": " ".join(["w8"] * 18)}
+    command = ["data", "prepare", write(tmp_path, lines), "--out", str(tmp_path / "out"), "--chat"]
+    command += ["--tokenizer", str(tokenizer), "--sequence", str(SEQUENCE), "--held-out", "0.2"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "20 conversations in" in said
+    assert "1 conversations were longer and are cut, 0 lines are left out" in said
+    config = DataConfig(tokens=str(tmp_path / "out"), sequence=SEQUENCE, documents="apart")
+    sources = open_sources(config)
+    seen = 0
+    for source in (sources.train, sources.held_out):
+        for k in range(len(source)):
+            sample = source[k]
+            assert sample["tokens"][0] == 31  # <s>: each sample here begins with a conversation
+            learned = sample["targets"][sample["weights"] > 0]
+            assert set(learned) <= {*range(30), 36}
+            seen += (learned == 36).sum() + (len(learned) == SEQUENCE - 6)  # what is left of the one that is cut
+            follows = np.append(sample["tokens"][1:], sample["targets"][-1])
+            np.testing.assert_array_equal(sample["targets"], follows)
+    assert seen == 20
+    train = TokenFile.open(tmp_path / "out", "train")
+    assert len(train.tokens) % SEQUENCE == 1
+
+
+def test_a_run_learns_answers_alone(tokenizer: Path, tmp_path: Path) -> None:
+    """Only the weights tell: what a source gives is what the folder says."""
+    lines = [{"messages": turn("w1", "w2")}, {"messages": turn("w3", "w4")}]
+    prepare([write(tmp_path, lines)], tmp_path / "out", str(tokenizer), 12)
+    for changed, said in (
+        ({"sequence": 8}, r"data\.sequence = 8: .* laid for samples of 12 tokens: set it to 12"),
+        ({"documents": "joined"}, r"data\.documents = 'joined': .* set it to 'apart'"),
+    ):
+        with pytest.raises(MeshkitError, match=said):
+            open_sources(
+                DataConfig(**{"tokens": str(tmp_path / "out"), "sequence": 12, "documents": "apart"} | changed)
+            )
+
+
+BAD = {
+    "no JSON": ("{", "no JSON"),
+    "another form": ({"text": "w1"}, r'neither \{"messages"'),
+    "nobody answers": ({"messages": turn("w1", "w2")[:1]}, "there is nothing to learn"),
+    "no text": ({"messages": [{"role": "assistant", "content": None}]}, "a message is"),
+    "a special token": ({"messages": turn("w1 <|end|>", "w2")}, r"holds the special token '<\|end\|>'"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_cannot_be_used_is_named_or_left_out(what: str, tokenizer: Path, tmp_path: Path) -> None:
+    line, said = BAD[what]
+    good = [{"messages": turn("w1", "w2")}, {"messages": turn("w3", "w4")}]
+    text = write(tmp_path, [good[0], line, good[1]])
+    with pytest.raises(MeshkitError, match=rf"chats\.jsonl: line 2: .*{said}"):
+        prepare([text], tmp_path / "out", str(tokenizer), SEQUENCE)
+    assert not (tmp_path / "out").exists()
+    summary = prepare([text], tmp_path / "out", str(tokenizer), SEQUENCE, skip=True)
+    assert (summary.conversations, len(summary.skipped)) == (2, 1)
+
+
+def test_templates_that_cannot_be_used_are_named(tokenizer: Path) -> None:
+    beside = tokenizer.with_name("chat_template.jinja")
+    messages = [*turn("w1", "w2"), *turn("w3", "w4")]
+    beside.write_text("{% for m in messages %}{{ m.content if loop.last else 'w0' }} {% endfor %}")
+    with pytest.raises(ValueError, match="writes message 2 otherwise once others follow"):
+        Encoder.of(str(tokenizer)).encode(messages)
+    beside.write_text("{{ raise_exception('no') }}")
+    with pytest.raises(ValueError, match="the chat template refuses it: no"):
+        Encoder.of(str(tokenizer)).encode(messages)
+    beside.write_text("{% if %}")
+    with pytest.raises(MeshkitError, match="line 1 of its chat template"):
+        Encoder.of(str(tokenizer))
+    beside.unlink()
+    tokenizer.with_name("tokenizer_config.json").unlink()
+    with pytest.raises(MeshkitError, match=r"has no chat template: neither chat_template\.jinja"):
+        Encoder.of(str(tokenizer))
+    with pytest.raises(MeshkitError, match="--chat needs --tokenizer FILE"):
+        Encoder.of(None)
+
+
+def test_a_template_is_rendered_as_transformers_does(tokenizer: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer), chat_template=TEMPLATE, bos_token="<s>"
+    )
+    messages = parse(json.dumps({"messages": turn("w1 w2", "w3")}).encode())
+    want = theirs.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"]
+    assert Encoder.of(str(tokenizer)).encode(messages)[0].tolist() == want
