@@ -23,7 +23,8 @@ from meshkit.hf.load import load
 from meshkit.mesh import build
 from meshkit.models.config_json import sizes_in
 from meshkit.models.presets import Sizes
-from meshkit.pipeline.stage import Context, Memory, Params, Stages
+from meshkit.pipeline.context import Context, Memory
+from meshkit.pipeline.stage import Params, Stages
 
 
 def generate(

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from meshkit.pipeline.stage import Context, Params, Stages
+from meshkit.pipeline.context import Context
+from meshkit.pipeline.stage import Params, Stages
 from meshkit.pipeline.trained import joined
 from meshkit.pipeline.vocab import TokenLoss
 

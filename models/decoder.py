@@ -23,7 +23,8 @@ from meshkit.models.layers import (
     rotate,
 )
 from meshkit.models.presets import Sizes
-from meshkit.pipeline.stage import Context, Memory, apply_stack, dropout, stack, whole_sequence
+from meshkit.pipeline.context import Context, Memory, dropout
+from meshkit.pipeline.stage import apply_stack, stack, whole_sequence
 from meshkit.pipeline.vocab import VocabTable
 
 STD = 0.02

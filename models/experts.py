@@ -21,7 +21,8 @@ from jax.sharding import PartitionSpec as P
 from meshkit.mesh import TENSOR
 from meshkit.models.presets import Sizes
 from meshkit.pipeline.collectives import axis_index, axis_size, over_tensor
-from meshkit.pipeline.stage import PRODUCT, Context
+from meshkit.pipeline.context import Context
+from meshkit.pipeline.stage import PRODUCT
 
 PARTS = P(TENSOR, None, None, None)
 

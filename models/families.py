@@ -94,7 +94,7 @@ class Adapters:
             alpha=(pydantic.PositiveFloat, None),
         )
         try:
-            found = form.model_validate(given)
+            found: Any = form.model_validate(given)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             where = ".".join(("model.options.lora", *map(str, first["loc"])))

@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from meshkit.models.layers import ColumnLinear, LayerNorm, RowLinear, at_positions, attention, attention_to
 from meshkit.models.presets import Sizes
-from meshkit.pipeline.stage import Context, Memory, apply_stack, dropout, stack, whole_sequence
+from meshkit.pipeline.context import Context, Memory, dropout
+from meshkit.pipeline.stage import apply_stack, stack, whole_sequence
 from meshkit.pipeline.vocab import VocabTable
 
 STD = 0.02

@@ -23,7 +23,8 @@ from jax.sharding import PartitionSpec as P
 from meshkit.config import RopeScaling
 from meshkit.mesh import TENSOR
 from meshkit.pipeline.collectives import over_tensor
-from meshkit.pipeline.stage import PRODUCT, Context, Memory
+from meshkit.pipeline.context import Context, Memory
+from meshkit.pipeline.stage import PRODUCT
 
 HEADS = P(None, None, TENSOR, None)
 

@@ -159,7 +159,8 @@ def plain_step(sizes: dict[str, int], unrolled: bool) -> tuple[Any, Any, Any]:
     from meshkit import optimizer
     from meshkit.models.build import builder
     from meshkit.models.presets import sizes as model_sizes
-    from meshkit.pipeline.stage import Context, functional, initial
+    from meshkit.pipeline.context import Context
+    from meshkit.pipeline.stage import functional, initial
 
     config = run_config(sizes, (1, 1, 1))
     build = builder(model_sizes(config.model), 1)

@@ -56,7 +56,7 @@ CHAIN = [
 
 # What a model may know of the framework.
 SEEN_BY_MODELS = re.compile(
-    r"meshkit\.(config|errors|imports|mesh|models(\..*)?|pipeline\.(collectives|stage|vocab)|sharding)"
+    r"meshkit\.(config|errors|imports|mesh|models(\..*)?|pipeline\.(collectives|context|stage|vocab)|sharding)"
 )
 
 

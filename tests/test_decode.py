@@ -13,7 +13,8 @@ from meshkit.config import ModelConfig
 from meshkit.decode import decode
 from meshkit.models.build import builder
 from meshkit.models.presets import sizes
-from meshkit.pipeline.stage import Context, functional, initial
+from meshkit.pipeline.context import Context
+from meshkit.pipeline.stage import functional, initial
 from tests.hf.test_transfer import write_folder
 
 SMALL: dict[str, Any] = dict(layers=2, width=32, heads=4, kv_heads=4, head_dim=8, mlp_width=16, vocab=57, context=24)

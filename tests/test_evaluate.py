@@ -19,7 +19,8 @@ from meshkit.evaluate import evaluate
 from meshkit.hf.weights import dotted
 from meshkit.models.build import builder
 from meshkit.models.config_json import sizes_in
-from meshkit.pipeline.stage import Context, functional
+from meshkit.pipeline.context import Context
+from meshkit.pipeline.stage import functional
 from tests.small_run import write_text
 
 SEQUENCE = 16

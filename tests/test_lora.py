@@ -14,7 +14,8 @@ from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.build import builder
 from meshkit.models.presets import sizes
-from meshkit.pipeline.stage import Context, Params, Stages, functional
+from meshkit.pipeline.context import Context
+from meshkit.pipeline.stage import Params, Stages, functional
 from meshkit.pipeline.trained import joined, like, part
 from meshkit.verify import canonical_leaves
 

@@ -1,8 +1,6 @@
 """Conversations to token files: rendered by the tokenizer's chat template, with the loss on answers alone.
 
 A line of a .jsonl file is a conversation: {"messages": [{"role": …, "content": …}, …]}, or {"prompt": …, "answer": …}.
-The template is that of the published tokenizer, a Jinja program beside tokenizer.json, run in Jinja's sandbox. What an
-assistant's message adds to the rendered text before it, its closing mark included, is an answer.
 
 Beside the token files (tokens.py) the folder holds
 
@@ -22,20 +20,19 @@ import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 
 from meshkit.data import documents
+from meshkit.data.chat_template import ASSISTANT, Encoder, Messages
 from meshkit.data.text import FileTokenizer
 from meshkit.data.tokens import SPLITS, Header, TokenFile
 from meshkit.data.writer import TokenWriter
 from meshkit.errors import MeshkitError
 
 ABOUT = "chat.json"
-USER, ASSISTANT = "user", "assistant"
-Message = dict[str, Any]
-Messages = list[Message]
+Conversation = tuple[np.ndarray, np.ndarray]
+"""Ids, and whether each is part of an answer."""
 
 
 @dataclasses.dataclass
@@ -80,7 +77,7 @@ def prepare(
     if out.exists():
         raise MeshkitError(f"{out}: already there: choose another folder, or remove it first")
     summary = Summary(out, sequence)
-    split: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SPLITS}
+    split: dict[str, list[Conversation]] = {name: [] for name in SPLITS}
     for where, line in _lines(text):
         try:
             ids, answers = encoder.encode(parse(line))
@@ -144,7 +141,7 @@ def parse(line: bytes) -> Messages:
         raise ValueError(f"no JSON: {error}") from None
     if isinstance(found, dict) and found.keys() >= {"prompt", "answer"}:
         found = {
-            "messages": [{"role": USER, "content": found["prompt"]}, {"role": ASSISTANT, "content": found["answer"]}]
+            "messages": [{"role": "user", "content": found["prompt"]}, {"role": ASSISTANT, "content": found["answer"]}]
         }
     if not isinstance(found, dict) or not isinstance(found.get("messages"), list):
         raise ValueError('neither {"messages": […]} nor {"prompt": …, "answer": …}')
@@ -157,127 +154,10 @@ def parse(line: bytes) -> Messages:
     return messages
 
 
-# --- tokens -------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Encoder:
-    """A tokenizer with its chat template. values: what templates read besides messages, such as bos_token."""
-
-    tokenizer: FileTokenizer
-    marks: Any  # the same tokenizer, for text in which special tokens mean something
-    template: Any
-    values: dict[str, Any]
-    special: tuple[str, ...]
-
-    @classmethod
-    def of(cls, path: str | None) -> "Encoder":
-        """That of a tokenizer.json, with tokenizer_config.json and chat_template.jinja beside it.
-
-        Raises MeshkitError when there is no template, or a package to read it is missing.
-        """
-        if path is None:
-            raise MeshkitError("--chat needs --tokenizer FILE: a tokenizer.json with a chat template beside it")
-        tokenizer = FileTokenizer(path)
-        import tokenizers
-
-        config = _config(Path(path).with_name("tokenizer_config.json"))
-        own = Path(path).with_name("chat_template.jinja")
-        source = own.read_text(encoding="utf-8") if own.is_file() else config.get("chat_template")
-        if isinstance(source, list):  # several, by name
-            source = {entry["name"]: entry["template"] for entry in source}.get("default")
-        if not isinstance(source, str):
-            raise MeshkitError(
-                f"{path}: has no chat template: neither {own.name} nor chat_template in tokenizer_config.json is there"
-            )
-        names = ("bos_token", "eos_token", "pad_token", "unk_token")
-        tokens = {name: config.get(name) for name in names}
-        values = {name: t.get("content") if isinstance(t, dict) else t for name, t in tokens.items() if t is not None}
-        marks = tokenizers.Tokenizer.from_file(path)
-        marks.no_truncation()
-        marks.no_padding()
-        special = tuple(token.content for token in marks.get_added_tokens_decoder().values() if token.special)
-        return cls(tokenizer, marks, _compiled(source, path), values, special)
-
-    def encode(self, messages: Messages) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of a conversation, and which of them are part of an answer.
-
-        Raises ValueError for a text with a special token in it, or what the template refuses or writes otherwise once
-        more follows.
-        """
-        for message in messages:
-            written = [token for token in self.special if token in message["content"]]
-            if written:
-                raise ValueError(f"the text of a message holds the special token {written[0]!r}")
-        text = self._render(messages, prompt=False)
-        answered = np.zeros(len(text) + 1, bool)
-        for k, message in enumerate(messages):
-            if message["role"] == ASSISTANT:
-                before, after = self._render(messages[:k], prompt=True), self._render(messages[: k + 1], prompt=False)
-                if not (after.startswith(before) and text.startswith(after)):
-                    raise ValueError(f"the chat template writes message {k + 1} otherwise once others follow")
-                answered[len(before) : len(after)] = True
-        encoding = self.marks.encode(text, add_special_tokens=False)
-        starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
-        return np.array(encoding.ids, dtype=np.int64), answered[starts]
-
-    def _render(self, messages: Messages, prompt: bool) -> str:
-        import jinja2
-
-        try:
-            return self.template.render(messages=messages, add_generation_prompt=prompt, **self.values)
-        except jinja2.TemplateError as error:
-            raise ValueError(f"the chat template refuses it: {error}") from None
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise MeshkitError(f"{path}: cannot be read as JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
-
-
-def _compiled(source: str, path: str) -> Any:
-    """The template, in an environment such as `transformers` gives it."""
-    try:
-        import jinja2
-        import jinja2.ext
-        import jinja2.sandbox
-    except ImportError:
-        raise MeshkitError(f"{path}: its chat template needs jinja2: pip install 'meshkit[hf]'") from None
-
-    class Generation(jinja2.ext.Extension):
-        """{% generation %} … {% endgeneration %} marks answers for others; here it is its content."""
-
-        tags: ClassVar = {"generation"}
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def refuse(reason: str) -> None:
-        raise jinja2.TemplateError(reason)
-
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
-    environment.globals["raise_exception"] = refuse
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise MeshkitError(f"{path}: line {error.lineno} of its chat template: {error.message}") from None
-
-
 # --- writing ------------------------------------------------------------------------------------
 
 
-def _write(
-    split: dict[str, list[tuple[np.ndarray, np.ndarray]]], tokenizer: FileTokenizer, path: Path, summary: Summary
-) -> None:
+def _write(split: dict[str, list[Conversation]], tokenizer: FileTokenizer, path: Path, summary: Summary) -> None:
     """The folder, whole or not at all."""
     building = summary.folder.parent / f".{summary.folder.name}.{uuid.uuid4().hex}.chat"
     targets: dict[str, list[np.ndarray]] = {name: [] for name in SPLITS}
@@ -304,9 +184,7 @@ def _write(
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _laid(
-    conversations: list[tuple[np.ndarray, np.ndarray]], sequence: int, end: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _laid(conversations: list[Conversation], sequence: int, end: int) -> Iterator[Conversation]:
     """The conversations, and between them what fills up a sample whose rest is too short for the next."""
     used = 0
     for ids, answers in conversations:
@@ -320,6 +198,6 @@ def _laid(
     yield _filler((sequence - used) % sequence + 1, end)
 
 
-def _filler(length: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+def _filler(length: int, end: int) -> Conversation:
     """A document of `length` end tokens, the last of which the writer adds."""
     return np.full(length - 1, end), np.zeros(length - 1, bool)

@@ -16,9 +16,10 @@ from jax import lax
 from meshkit.mesh import PIPE
 from meshkit.pipeline.buffers import STAGE_GATE, gate, get, put
 from meshkit.pipeline.collectives import axis_index
+from meshkit.pipeline.context import Context
 from meshkit.pipeline.placement import ROW, Placement
 from meshkit.pipeline.schedule import IDLE
-from meshkit.pipeline.stage import Context, Params
+from meshkit.pipeline.stage import Params
 
 C = TypeVar("C")
 

@@ -21,9 +21,10 @@ from meshkit.pipeline import vocab
 from meshkit.pipeline.buffers import MESH_GATE, STAGE_GATE, Space, empty_activations, gate, get, put, put_if
 from meshkit.pipeline.chunks import Chunk, LayerMoves, chunk_of, parted, whole
 from meshkit.pipeline.collectives import axis_index, axis_size, psum, shift, widened
+from meshkit.pipeline.context import Context
 from meshkit.pipeline.schedule import IDLE, Schedule
 from meshkit.pipeline.slots import PHASE, Phase, SlotTable, allocate, phases
-from meshkit.pipeline.stage import Context, Params, Stages, outer
+from meshkit.pipeline.stage import Params, Stages, outer
 
 Here = dict[str, Any]
 """A column of the slot table as one stage sees it: name -> int32 scalar (see `slots.Columns`)."""
@@ -39,7 +40,7 @@ class Batch(NamedTuple):
     samples_MB: jax.Array
     scale: jax.Array
     share: float
-    segments_MBS: jax.Array | None = None  # see `stage.Context`
+    segments_MBS: jax.Array | None = None  # see `Context`
 
 
 class Carry(NamedTuple):

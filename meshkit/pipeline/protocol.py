@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from meshkit.errors import MeshkitError
 from meshkit.imports import check_callable
-from meshkit.pipeline.stage import Context, Params, Stages, outer
+from meshkit.pipeline.context import Context
+from meshkit.pipeline.stage import Params, Stages, outer
 from meshkit.pipeline.vocab import TokenLoss
 
 SAMPLES = 2

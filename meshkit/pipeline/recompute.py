@@ -19,8 +19,9 @@ from jax.extend.core import Literal
 from meshkit.pipeline import buffers
 from meshkit.pipeline.buffers import Space, empty_activations
 from meshkit.pipeline.chunks import Chunk
+from meshkit.pipeline.context import Context
 from meshkit.pipeline.split import SplitBackward
-from meshkit.pipeline.stage import PRODUCT, Context, Params
+from meshkit.pipeline.stage import PRODUCT, Params
 from meshkit.pipeline.trained import joined
 
 Block = Callable[[Params, jax.Array, Context], jax.Array]

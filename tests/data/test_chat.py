@@ -9,7 +9,8 @@ import pytest
 
 from meshkit.cli import main
 from meshkit.config import DataConfig
-from meshkit.data.chat import Encoder, parse, prepare
+from meshkit.data.chat import parse, prepare
+from meshkit.data.chat_template import Encoder
 from meshkit.data.sources import open_sources
 from meshkit.data.tokens import TokenFile
 from meshkit.errors import MeshkitError

@@ -17,7 +17,8 @@ from meshkit.mesh import PIPE, TENSOR
 from meshkit.models.build import builder
 from meshkit.models.layers import LayerNorm, RMSNorm, attention, rope_frequencies, rotate
 from meshkit.models.presets import check_cut, sizes
-from meshkit.pipeline.stage import Context, Params, functional, initial
+from meshkit.pipeline.context import Context
+from meshkit.pipeline.stage import Params, functional, initial
 
 FAMILIES = ["tiny", "tiny-gpt2"]
 CONTEXT = Context(0, jnp.arange(1), None)

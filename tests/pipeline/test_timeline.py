@@ -16,10 +16,11 @@ from meshkit.models.build import builder
 from meshkit.models.presets import sizes
 from meshkit.pipeline import recompute as rc
 from meshkit.pipeline.builders import build, one_f_one_b
+from meshkit.pipeline.context import Context
 from meshkit.pipeline.costs import COSTS, action_costs, held_elements, kept_bytes, slot_bytes
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, needs
 from meshkit.pipeline.slots import allocate
-from meshkit.pipeline.stage import Context, functional
+from meshkit.pipeline.stage import functional
 from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step, memory, slots_in_use, trace
 
 schedules = st.from_type(Schedule)
