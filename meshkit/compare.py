@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 BOUND = 1e-12
@@ -68,7 +69,7 @@ def drawn(got: Leaves, want: Leaves, precision: str) -> Row:
     rows = []
     for name, leaf in want.items():
         absolute, largest = float(np.max(np.abs(got[name] - leaf))), float(np.max(np.abs(leaf)))
-        bound = 4 * float(np.finfo(leaf.dtype).eps)
+        bound = 4 * float(ml_dtypes.finfo(leaf.dtype).eps)
         rows.append(
             Row("initial parameters", name, precision, absolute / largest if absolute else 0.0, bound, absolute)
         )

@@ -125,7 +125,7 @@ class ModelConfig(Section):
         None, description="Share of features dropped in training."
     )
     options: dict[str, Any] = Field(
-        {}, description="What a family has besides (window, experts and so on), or settings of your own model."
+        {}, description="What a family has besides (window, experts, lora and so on), or settings of your own model."
     )
 
 

@@ -4,7 +4,8 @@ Experts are cut over `tensor`: a device holds whole experts, sees all tokens of 
 those that chose one of its experts through it; the peers' sums are added as those of a row-cut product are. So a
 layer exchanges what a dense one does, and no token is ever dropped: rows are sorted by expert and multiplied group by
 group (`jax.lax.ragged_dot`). What that costs is the compiler's choice: XLA:GPU of jax 0.10 puts every row through
-each expert of the device and keeps its own, which is as much work as E / T dense MLPs on k times the rows.
+each expert of the device and keeps its own, which is as much work as E / T dense MLPs on k times the rows. (Its flag
+for grouped kernels of cuDNN's, xla_gpu_experimental_use_ragged_dot_fusion, aborts the compiler.)
 
 Shapes: B samples, S positions, H width, E experts, e experts of a device, k chosen, F mlp_width, N = B·S·k rows.
 """

@@ -15,7 +15,7 @@ from meshkit.config import MeshShape, RunConfig, load
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
 from meshkit.pipeline import vocab
-from meshkit.pipeline.stage import Context, dropout
+from meshkit.pipeline.context import Context, dropout
 
 SMALL = {
     "mesh": dict(data=2, tensor=1, pipe=2),

@@ -73,9 +73,7 @@ def open_sources(config: DataConfig, dataset: UserDataset | None = None) -> Sour
     files = tuple(_open(Path(path), config.held_out) for path in weights)
     _check_alike([train for train, _ in files])
     shares = None if None in weights.values() else whole_shares([w for w in weights.values() if w is not None])
-    train, held_out = (
-        _as_one([_source(f, config) for f in of], shares) for of in zip(*files, strict=True)
-    )
+    train, held_out = (_as_one([_source(f, config) for f in of], shares) for of in zip(*files, strict=True))
     names = [file.identity for file, _ in files]
     identity = " + ".join(
         names if shares is None else [f"{n} × ({name})" for n, name in zip(shares, names, strict=True)]

@@ -8,11 +8,11 @@ A model is a Flax NNX module with
   `leave`   output of the last block -> input of the head (the final norm);
   `__call__`  tokens [B, S] -> logits [B, S, V], the whole on one device.
 `enter` and `leave` use the module's other parameters, which every stage holds. A block is called as
-block(x [B, S, H], context: Context) -> x [B, S, H]. The class is called as Class(sizes, rngs, vocab_multiple):
-`sizes` is a `meshkit.models.presets.Sizes`, with the config's free-form `model.options` in `sizes.options`,
-and `vocab_multiple` is handed on to VocabTable. All state is `nnx.Param`, each with the PartitionSpec of its
-cut over `tensor` as `out_sharding`; one without is held whole by every tensor peer. Where any is an
-`nnx.LoRAParam`, those alone are trained. Parameters come in the dtype of the step; x keeps its shape and dtype.
+block(x [B, S, H], context: Context) -> x [B, S, H] (context.py). The class is called as
+Class(sizes, rngs, vocab_multiple): `sizes` is a `meshkit.models.presets.Sizes`, with the config's free-form
+`model.options` in `sizes.options`, and `vocab_multiple` is handed on to VocabTable. All state is `nnx.Param`, each with
+the PartitionSpec of its cut over `tensor` as `out_sharding`; one without is held whole by every tensor peer. Where any
+is an `nnx.LoRAParam`, those alone are trained. Parameters come in the dtype of the step; x keeps its shape and dtype.
 meshkit/models/gpt2.py is an example on a page.
 
 Shapes: B microbatch size, S sequence, H width, L layers; activations enter blocks as x_BSH.

@@ -13,9 +13,11 @@ from meshkit.hlo import Instruction
 
 Computation = Mapping[str, Instruction]
 
-ATTENTION_FORWARD, ATTENTION_BACKWARD = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
-
-PRODUCTS_OF_ATTENTION = {ATTENTION_FORWARD: 2, ATTENTION_BACKWARD: 5}
+PRODUCTS_OF_ATTENTION = {
+    f"__cudnn$fmha{scores}Softmax{which}": products
+    for scores in ("", "ScaleBias")  # a mask is a bias to cuDNN
+    for which, products in (("", 2), ("Backward", 5))
+}
 """Q·Kᵀ and P·V; backward also Q·Kᵀ again, then the gradients of V, P, Q and K (arXiv 2307.08691, section 2.3)."""
 
 NO_PRODUCTS = re.compile(

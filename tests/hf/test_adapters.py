@@ -5,11 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from meshkit import train
+from meshkit import assemble, mesh, train
 from meshkit.checkpoint.find import address
 from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
@@ -17,7 +18,9 @@ from meshkit.config import load as load_config
 from meshkit.errors import MeshkitError
 from meshkit.hf import adapters, transfer
 from meshkit.hf.folder import SINGLE
+from meshkit.hf.load import load
 from meshkit.pipeline.stage import Params
+from meshkit.verify import canonical_leaves
 from tests.hf.test_transfer import write_folder
 
 LORA = {"rank": 2, "alpha": 3, "linears": ["query", "attention.out", "up"]}
@@ -80,6 +83,23 @@ def test_a_run_goes_on_with_its_adapters_on_another_mesh(run: Path, tmp_path: Pa
     write_folder(tmp_path / "base", "qwen3")
     with pytest.raises(MeshkitError, match="the frozen base = .* then and .* now"):
         train(settings(tmp_path / "halves", steps=4, **{"model.init_from": str(tmp_path / "base")}))
+
+
+def test_adapters_are_loaded_with_their_base(run: Path) -> None:
+    checkpoint = str(address(str(run / "run")))
+    given = {"model": {"init_from": checkpoint}, "mesh": {"data": 1}, "data": {"sequence": 8, "batch": 1}}
+    config = load_config(given, {"precision": "float32"})
+    step = assemble.train_step(config, mesh.build(config.mesh, jax.devices()[:1]))
+    leaves = canonical_leaves(load(checkpoint, step), step.stages)
+    base = load_file(run / "base" / SINGLE)["model.layers.1.self_attn.q_proj.weight"]
+    np.testing.assert_array_equal(leaves["blocks.attention.query.kernel"][1], base.T)
+    assert np.abs(leaves["blocks.attention.query.lora.b"]).max() > 0.05
+    (run / "base").rename(run / "elsewhere")
+    try:
+        with pytest.raises(MeshkitError, match=r"holds adapters of .*base, which is not there: put it back"):
+            load(checkpoint, step)
+    finally:
+        (run / "elsewhere").rename(run / "base")
 
 
 def query(params: Params) -> float:

@@ -163,6 +163,8 @@ ONE_PRODUCT, SQUARE, TRIANGLE = 2 * 2 * 4 * 16, 8 * 8, 8 * 9 // 2
         ("__cudnn$fmhaSoftmax", "NO_MASK", 2 * ONE_PRODUCT * SQUARE),
         ("__cudnn$fmhaSoftmax", "CAUSAL", 2 * ONE_PRODUCT * TRIANGLE),
         ("__cudnn$fmhaSoftmaxBackward", "CAUSAL", 5 * ONE_PRODUCT * TRIANGLE),
+        ("__cudnn$fmhaScaleBiasSoftmax", "CAUSAL", 2 * ONE_PRODUCT * TRIANGLE),
+        ("__cudnn$fmhaScaleBiasSoftmaxBackward", "CAUSAL", 5 * ONE_PRODUCT * TRIANGLE),
         ("__cudnn$fmhaSoftmax", "SLIDING_WINDOW", None),
         ("somebody_elses_kernel", "CAUSAL", None),
     ],
