@@ -7,7 +7,7 @@ message adds to the rendered text before it, its closing mark included, is an an
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def _compiled(source: str, path: str) -> Any:
     class Generation(jinja2.ext.Extension):
         """{% generation %} … {% endgeneration %} marks answers for others; here it is its content."""
 
-        tags: ClassVar = {"generation"}
+        tags = {"generation"}  # noqa: RUF012 (as Jinja declares it)
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)

@@ -133,7 +133,7 @@ def export_checkpoint(
     try:
         building.mkdir(parents=True)
         if alone:
-            write_adapters(building, source, record, jnp.dtype(kind))
+            write_adapters(building, Saved(folder), record, jnp.dtype(kind))
         else:
             _write_files(building, _published(source, sizes, jnp.dtype(kind)))
             (building / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

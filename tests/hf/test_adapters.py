@@ -16,7 +16,8 @@ from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
 from meshkit.config import load as load_config
 from meshkit.errors import MeshkitError
-from meshkit.hf import adapters, transfer
+from meshkit.hf import adapters as exported
+from meshkit.hf import transfer
 from meshkit.hf.folder import SINGLE
 from meshkit.hf.load import load
 from meshkit.pipeline.stage import Params
@@ -119,26 +120,26 @@ def test_peft_reads_what_is_exported(run: Path, tmp_path: Path) -> None:
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     import torch
 
-    assert main(["hf", "export", str(run / "run"), "--to", str(tmp_path / "adapters"), "--dtype", "float32"]) == 0
-    assert main(["hf", "export", str(run / "run"), "--to", str(tmp_path / "merged"), "--merge"]) == 0
-    base = transformers.AutoModelForCausalLM.from_pretrained(run / "base")
-    merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    adapters = transfer.export_checkpoint(str(run / "run"), str(tmp_path / "adapters"))
+    whole = transfer.export_checkpoint(str(run / "run"), str(tmp_path / "merged"), dtype="float64", merge=True)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    base, merged = (load(path, dtype=torch.float64) for path in (run / "base", whole))
     tokens = torch.arange(12)[None]
     with torch.no_grad():
         before = base(tokens).logits
-        adapted = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapters"))
+        adapted = peft.PeftModel.from_pretrained(base, str(adapters))
         got, want = adapted(tokens).logits, merged(tokens).logits
     assert (before - want).abs().max() > 1e-2
-    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=0, atol=1e-10)
 
 
 def test_names_are_those_that_peft_writes(run: Path, tmp_path: Path) -> None:
     transfer.export_checkpoint(str(run / "run"), str(tmp_path / "out"))
-    tensors = load_file(tmp_path / "out" / adapters.MODEL)
+    tensors = load_file(tmp_path / "out" / exported.MODEL)
     assert len(tensors) == 3 * 3 * 2
     assert tensors["base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight"].shape == (2, 16)
     assert tensors["base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"].shape == (32, 2)
-    written = json.loads((tmp_path / "out" / adapters.CONFIG).read_text())
+    written = json.loads((tmp_path / "out" / exported.CONFIG).read_text())
     assert (written["r"], written["lora_alpha"], written["base_model_name_or_path"]) == (2, 3, str(run / "base"))
     assert written["target_modules"] == ["self_attn.o_proj", "self_attn.q_proj", "mlp.up_proj"]
 
