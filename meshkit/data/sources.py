@@ -119,11 +119,6 @@ def _tokenizer(file: TokenFile) -> bytes:
     return BYTES.encode() if file.tokenizer == BYTES else (file.folder / file.tokenizer).read_bytes()
 
 
-def _source(file: TokenFile, config: DataConfig) -> TokenSource:
-    apart = config.documents == "apart"
-    return TokenSource(file, config.sequence, apart, chat.targets_of(file, config.sequence, apart))
-
-
 def _checked(source: Any, split: str) -> Source:
     if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         raise MeshkitError(
