@@ -10,7 +10,8 @@ from meshkit.view.choices import choices
 from meshkit.view.page_file import Boot, page
 from meshkit.view.payload import PARTS, to_json
 from meshkit.view.performance import diagnosis
-from meshkit.view.setting import Setting, World, parse, resolve
+from meshkit.view.setting import Setting, parse, resolve
+from meshkit.view.world import World
 
 CONTROLS = ("data", "tensor", "pipe", "schedule", "virtual", "microbatches", "recompute", "zero")
 """Controls that the file can turn, one at a time from the first setting and from each preset."""

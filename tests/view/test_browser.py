@@ -15,7 +15,8 @@ from meshkit.view import command, export
 from meshkit.view.choices import choices
 from meshkit.view.page_file import Boot, Preset
 from meshkit.view.server import server
-from meshkit.view.setting import PRESETS_OF_THE_PAGE, Setting, World, resolve
+from meshkit.view.setting import PRESETS_OF_THE_PAGE, Setting, resolve
+from meshkit.view.world import World
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 Page = sync_api.Page

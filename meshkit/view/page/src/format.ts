@@ -5,8 +5,8 @@ import { format } from "d3-format";
 const three = format(".3~r");
 
 export function bytes(n: number): string {
-  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-    if (Math.abs(n) < 1024 || unit === "GiB") return `${n < 10 && unit === "B" ? Math.round(n) : three(n)} ${unit}`;
+  for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
+    if (Math.abs(n) < 1024 || unit === "TiB") return `${n < 10 && unit === "B" ? Math.round(n) : three(n)} ${unit}`;
     n /= 1024;
   }
   return "";

@@ -12,12 +12,13 @@ import { Learn } from "./modes/Learn";
 import { Performance } from "./modes/Performance";
 import { recorded, State, StateInspector } from "./modes/State";
 import { paintPage } from "./palette";
+import { CodeWindow } from "./parts/Code";
 import { Controls } from "./parts/Controls";
 import { saveJson, savePng, saveSvg, shown } from "./parts/Drawing";
 import { perfetto } from "./perfetto";
 import * as store from "./store";
 import { answered, canRedo, canUndo, choose, lang, mode, MODES, query, redo, sheet, theme, undo, usePart, type Mode } from "./store";
-import { t, texts, type Key } from "./strings";
+import { t, texts, why, type Key } from "./strings";
 
 const VIEWS: Record<Mode, (props: { overview: Overview }) => preact.JSX.Element | null> = {
   architecture: Architecture, data: Data, state: State, performance: Performance, learn: Learn,
@@ -28,7 +29,7 @@ function App() {
   const { data: overview, error, stale } = usePart("overview");
   useEffect(() => {
     const press = (event: KeyboardEvent): void => {
-      if ((event.target as HTMLElement).closest("input, select")) return;
+      if ((event.target as HTMLElement).closest("input, select, dialog")) return;
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z") {
         event.preventDefault();
         (event.shiftKey ? redo : undo)();
@@ -54,8 +55,8 @@ function App() {
       <main>
         {error && (
           <div class="refusal" role="alert">
-            <h2>{t("frame.failed")}</h2>
-            <p>{error}</p>
+            <h2>{t(error.why === "silent" ? "frame.noAnswer" : "frame.failed")}</h2>
+            <p>{why(error)}</p>
             <button onClick={canUndo.value ? undo : () => choose(boot.query)}>{t("frame.undo")}</button>
           </div>
         )}
@@ -68,6 +69,7 @@ function App() {
         {mode.value !== "learn" && <button aria-pressed={sheet.value === "controls"} onClick={() => toggle("controls")}>{t("frame.controls")}</button>}
         {Inspector && <button aria-pressed={sheet.value === "inspector"} onClick={() => toggle("inspector")}>{t("frame.inspector")}</button>}
       </nav>
+      <CodeWindow />
     </div>
   );
 }

@@ -2,7 +2,7 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
-import { boot, fromQuery, get, held, toQuery, type PartName, type Parts, type Setting } from "./api";
+import { boot, fromQuery, get, held, Refusal, toQuery, type PartName, type Parts, type Setting } from "./api";
 
 export const MODES = ["architecture", "data", "state", "performance", "learn"] as const;
 export type Mode = (typeof MODES)[number];
@@ -105,16 +105,16 @@ export function followUrl(): void {
 
 // --- parts ----------------------------------------------------------------------------------------
 
-export interface Loaded<T> { data: T | null; stale: boolean; error: string }
+export interface Loaded<T> { data: T | null; stale: boolean; error: Refusal | null }
 
 /** A part for the present setting (or another); the last one stays, marked stale, until the new one is there. */
 export function usePart<N extends PartName>(name: N, of: string = query.value): Loaded<Parts[N]> {
-  const [loaded, setLoaded] = useState<Loaded<Parts[N]> & { of: string }>({ data: null, stale: true, error: "", of: "" });
+  const [loaded, setLoaded] = useState<Loaded<Parts[N]> & { of: string }>({ data: null, stale: true, error: null, of: "" });
   useEffect(() => {
     let wanted = true;
     get(name, of).then(
-      (data) => wanted && setLoaded({ data, stale: false, error: "", of }),
-      (error: Error) => wanted && setLoaded({ data: null, stale: false, error: error.message, of }),
+      (data) => wanted && setLoaded({ data, stale: false, error: null, of }),
+      (error: Refusal) => wanted && setLoaded({ data: null, stale: false, error, of }),
     );
     return () => void (wanted = false);
   }, [name, of]);

@@ -1,7 +1,7 @@
 // Every word of the page in both languages. The field's terms stay as they are in both.
 
+import type { Refusal, Text } from "./api";
 import { lang } from "./store";
-import { lessonStrings } from "./strings.lessons";
 import { storyStrings } from "./strings.story";
 
 const strings = {
@@ -30,6 +30,11 @@ const strings = {
   "frame.loading": ["computing…", "计算中…"],
   "frame.notHere": ["not in this exported file; `meshkit view` computes it", "此导出文件未包含；运行 `meshkit view` 可计算"],
   "frame.failed": ["This layout is not legal", "此布局不合法"],
+  "frame.silent": ["meshkit view does not answer: start it again", "meshkit view 没有应答：请重新启动"],
+  "frame.noAnswer": ["No answer", "没有应答"],
+  "frame.code": ["In the code", "代码位置"],
+  "frame.lesson": ["In Learn", "「学习」中"],
+  "frame.close": ["Close", "关闭"],
 
   "control.model": ["Model", "模型"],
   "control.cluster": ["Devices", "设备"],
@@ -55,13 +60,6 @@ const strings = {
   "control.job": ["Job", "任务"],
   "control.drag": ["drag, arrow keys, or click for all values", "拖动、方向键，或点击查看全部取值"],
   "control.microbatchOf": ["of {b} × {s} tokens", "每个 {b} × {s} tokens"],
-
-  "rule.value": ["not a value of this control", "取值不合法"],
-  "rule.cut": ["a size does not split into T parts", "模型尺寸不能被 T 等分，或序列超出上下文"],
-  "rule.layers": ["too few layers for the stages", "层数少于 stage × chunk 数"],
-  "rule.batch": ["the batch does not split evenly", "batch 不能均分到副本与 microbatch"],
-  "rule.schedule": ["the schedule does not allow it", "该调度不允许"],
-  "rule.nodes": ["the devices do not fill their nodes", "设备数填不满节点"],
 
   "headline.memory": ["memory a device", "每设备显存"],
   "headline.of": ["of", "/"],
@@ -122,6 +120,7 @@ const strings = {
   "arch.cut.whole": ["whole on every tensor peer", "每个 tensor 同组设备都有完整一份"],
   "arch.copies": ["same slice of {name}", "{name} 的相同切片"],
   "arch.links": ["Links", "链路"],
+  "arch.traffic": ["bytes of a device in a step: links that carry more are brighter", "每设备每步的字节数：传得越多的链路越亮"],
   "link.node": ["in a node", "节点内"],
   "link.network": ["between nodes", "节点间"],
   "link.spine": ["between racks", "机柜间"],
@@ -205,6 +204,9 @@ const strings = {
   "table.eta": ["η", "η"],
   "table.bubble": ["bubble", "气泡"],
   "table.memory": ["memory", "显存"],
+  "learn.try": ["Try it", "动手试试"],
+  "learn.next": ["Next", "下一章"],
+  "learn.contents": ["Chapters", "章节"],
   "term.gradients": ["gradients, summed over replicas", "梯度：跨副本求和"],
   "term.weights": ["updated weights, gathered", "更新后的权重：收集"],
   "term.forward: partial sums": ["partial sums, forward", "部分和：前向"],
@@ -233,7 +235,7 @@ const strings = {
   "term.weights: gather weights": ["weights of a layer, gathered (weight gradient)", "单层权重：收集（权重梯度）"],
 } satisfies Record<string, [string, string]>;
 
-const all = { ...strings, ...storyStrings, ...lessonStrings };
+const all = { ...strings, ...storyStrings };
 export type Key = keyof typeof all;
 
 /** A text in the language of the page, its {blanks} filled in. */
@@ -241,6 +243,13 @@ export function t(key: Key, blanks: Record<string, string | number> = {}): strin
   const text = all[key][lang.value === "zh" ? 1 : 0];
   return text.replace(/\{(\w+)\}/g, (_, name) => String(blanks[name] ?? ""));
 }
+
+/** A sentence of Python's. */
+export const said = (text: Text): string => text[lang.value];
+
+/** Why a part is not there. */
+export const why = ({ why }: Refusal): string =>
+  why === "absent" ? t("frame.notHere") : why === "silent" ? t("frame.silent") : said(why);
 
 /** A word of Python's (a kind, a name), where the page has it; else as it is. */
 export function word(group: string, name: string): string {

@@ -1,7 +1,7 @@
 // What a profiled step did when: a row for each stage's first device, from the run's recorded timeline.
 
 import type { TraceEvent } from "../api";
-import { linkColour, palette } from "../palette";
+import { palette } from "../palette";
 import { t } from "../strings";
 import { kindFill, type Frame } from "./gantt";
 import type { Pen } from "./pen";
@@ -35,7 +35,7 @@ export function measured(pen: Pen, data: Measured, frame: Frame): void {
       const [a, b] = [x(span.ts / 1e3), x((span.ts + span.dur) / 1e3)];
       const kind = ACTION.exec(span.name);
       const hop = HOP.test(span.name);
-      const fill = kind ? kindFill(kind[1]) : hop ? linkColour("InfiniBand") : span.cat === "step" ? colours.dataSoft : colours.hair;
+      const fill = kind ? kindFill(kind[1]) : hop ? palette.value.infiniband : span.cat === "step" ? colours.dataSoft : colours.hair;
       const [top, high] = hop ? [y + frame.rowHeight - 4, 4] : [y + 0.5, frame.rowHeight - 1];
       pen.rect(a, top, Math.max(0.75, b - a - 0.5), high, kind || hop ? { fill } : { fill, stroke: colours.line });
       const label = kind ? kind[2] : span.name;

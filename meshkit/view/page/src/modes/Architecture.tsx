@@ -3,16 +3,17 @@
 import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { AXES, type AxisName, type Exchange, type Mesh, type Overview, type Parameter, type Weights } from "../api";
-import { blueprint } from "../draw/blueprint";
+import { blueprint, brightness, traffic } from "../draw/blueprint";
 import { cuboid, projection } from "../draw/cuboid";
 import { around, clamp, deviceAt, grid, nodeOf, places, rackOf } from "../draw/grid";
 import type { Pen } from "../draw/pen";
 import { bytes, count, rate, seconds, shape } from "../format";
-import { kindColour, linkColour, linkLine, MEMORY, memoryColour, palette } from "../palette";
+import { kindColour, linkLine, MEMORY, memoryColour, palette } from "../palette";
+import { CodeLink, SeeAlso } from "../parts/Code";
 import { Drawing, type Size } from "../parts/Drawing";
 import { Matrix, slice } from "../parts/Matrix";
 import { device, parameter, usePart, type Place } from "../store";
-import { t, word, type Key } from "../strings";
+import { said, t, why, word, type Key } from "../strings";
 
 const solid = signal(false);
 
@@ -66,7 +67,7 @@ export function Architecture({ overview }: { overview: Overview }) {
         <LinkLegend mesh={mesh} />
       </div>
       {AXES.filter((axis) => mesh.axes[axis].crossing_nodes > 0 && axis === "tensor").map((axis) => (
-        <p class="flag" role="status" key={axis}>⚠ {t("arch.crosses", { n: mesh.axes[axis].crossing_nodes, all: mesh.axes[axis].groups, axis })}. {mesh.warning}</p>
+        <p class="flag" role="status" key={axis}>⚠ {t("arch.crosses", { n: mesh.axes[axis].crossing_nodes, all: mesh.axes[axis].groups, axis })}. {mesh.warning && said(mesh.warning)}</p>
       ))}
       <Drawing
         main
@@ -109,14 +110,19 @@ function LinkLegend({ mesh }: { mesh: Mesh }) {
   return (
     <ul class="legend" aria-label={t("arch.links")}>
       {used.map((link) => {
-        const line = linkLine(link.name);
+        const { stroke, width, dash } = linkLine(link);
         return (
           <li key={link.level} title={`${rate(link.bytes_per_second)}, ${seconds(link.latency_seconds)}`}>
-            <svg width="24" height="8" aria-hidden="true"><path d="M0 4H24" stroke={linkColour(link.name)} stroke-width={line.width} stroke-dasharray={line.dash?.join(" ")} /></svg>
+            <svg width="24" height="8" aria-hidden="true"><path d="M0 4H24" stroke={stroke} stroke-width={width} stroke-dasharray={dash?.join(" ")} /></svg>
             {word("link", link.level)}: <b>{link.name}</b> <span class="num">{rate(link.bytes_per_second)}</span>
           </li>
         );
       })}
+      {AXES.filter((axis) => mesh.axes[axis].size > 1).map((axis) => (
+        <li key={axis} title={t("arch.traffic")} data-traffic={axis}>
+          <i style={{ background: `var(--ink)`, opacity: brightness(mesh, axis) }} /><span class={axis}>{axis}</span> <span class="num">{bytes(traffic(mesh, axis))}</span>
+        </li>
+      ))}
     </ul>
   );
 }
@@ -140,7 +146,7 @@ export function ArchitectureInspector({ overview }: { overview: Overview }) {
       <h3>{t("arch.memory")}</h3>
       <MemoryList memory={overview.figures.memory_bytes} />
       <h3>{t("arch.weights")}</h3>
-      {error && <p class="bad">{error}</p>}
+      {error && <p class="bad">{why(error)}</p>}
       {weights ? <Slices weights={weights} mesh={mesh} place={place} /> : !error && <p class="note">{t("frame.loading")}</p>}
       <h3>{t("arch.peers")}</h3>
       <dl class="peers">
@@ -148,6 +154,7 @@ export function ArchitectureInspector({ overview }: { overview: Overview }) {
       </dl>
       <h3>{t("arch.talks")}</h3>
       <Talks mesh={mesh} />
+      <SeeAlso chapter="places" code={["meshkit/mesh.py:place", "meshkit/planner/memory.py:_meshkit", "meshkit/planner/collectives.py:one_way"]} />
     </div>
   );
 }
@@ -184,13 +191,18 @@ function Slices({ weights, mesh, place }: { weights: Weights; mesh: Mesh; place:
   );
 }
 
+const CUT_BY: Record<string, string> = {
+  columns: "models/layers.py:ColumnLinear", rows: "models/layers.py:RowLinear",
+  vocabulary: "meshkit/pipeline/vocab.py:VocabTable", whole: "models/layers.py:RMSNorm",
+};
+
 function Chosen({ one, mesh, place, rows }: { one: Parameter; mesh: Mesh; place: Place; rows: number }) {
   const stacked = one.path.startsWith("blocks.");
   const ranges = slice(one, place, mesh).slice(stacked ? 1 : 0);
   return (
     <div class="chosen">
       <Matrix parameter={one} place={place} mesh={mesh} />
-      <p>{t(`arch.cut.${one.cut}` as Key)}</p>
+      <p>{t(`arch.cut.${one.cut}` as Key)} <CodeLink of={CUT_BY[one.cut]} /></p>
       <dl class="facts">
         <dt>{t("arch.shape")}</dt><dd class="num">{shape(one.shape)}</dd>
         <dt>{t("arch.slice")}</dt>

@@ -5,9 +5,10 @@ import type { Overview } from "../api";
 import { bytes, count, percent, seconds } from "../format";
 import { kindColour, MEMORY, memoryColour } from "../palette";
 import { BestTable } from "../parts/BestTable";
+import { SeeAlso } from "../parts/Code";
 import { Sweep, METRICS, type Metric } from "../parts/Sweep";
 import { pinned, query, usePart } from "../store";
-import { t, word } from "../strings";
+import { said, t, word } from "../strings";
 
 export function Performance({ overview }: { overview: Overview }) {
   return (
@@ -26,6 +27,7 @@ export function Performance({ overview }: { overview: Overview }) {
       <Compare overview={overview} />
       <BestTable overview={overview} />
       <Arithmetic overview={overview} />
+      <SeeAlso chapter="tuning" code={["meshkit/planner/estimate.py:Estimate", "meshkit/planner/explain.py:diagnose", "meshkit/planner/search.py:search"]} />
     </div>
   );
 }
@@ -160,15 +162,15 @@ function Arithmetic({ overview }: { overview: Overview }) {
       <table class="terms">
         <tbody>
           {overview.terms.map((term) => (
-            <tr key={term.name + term.arithmetic}>
+            <tr key={term.name + term.arithmetic.en}>
               <th scope="row"><i style={{ background: kindColour(term.kind) }} />{word("term", term.name)}</th>
-              <td class="num">{term.arithmetic}</td>
+              <td class="num">{said(term.arithmetic)}</td>
               <td class="num">{seconds(term.seconds)}</td>
             </tr>
           ))}
         </tbody>
       </table>
-      <p class="note">{t("perf.source", { source: overview.cluster.source })}</p>
+      <p class="note">{t("perf.source", { source: said(overview.cluster.source) })}</p>
     </details>
   );
 }

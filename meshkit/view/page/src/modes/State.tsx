@@ -9,6 +9,7 @@ import { spotAt, trail, type Spot } from "../draw/path";
 import type { Pen } from "../draw/pen";
 import { bytes, percent, seconds } from "../format";
 import { MEMORY, memoryColour, palette } from "../palette";
+import { SeeAlso } from "../parts/Code";
 import { refused } from "../parts/Control";
 import { Drawing, type Size } from "../parts/Drawing";
 import { Player } from "../parts/Player";
@@ -212,6 +213,11 @@ function overviewStrip(pen: Pen, table: Table, size: Size, frame: Frame, from: n
 
 // --- the inspector ----------------------------------------------------------------------------------
 
+const BUILDER: Record<string, string> = {
+  gpipe: "meshkit/pipeline/builders.py:gpipe", "1f1b": "meshkit/pipeline/builders.py:one_f_one_b",
+  interleaved: "meshkit/pipeline/builders.py:interleaved", "zero-bubble": "meshkit/pipeline/builders.py:zero_bubble",
+};
+
 export function StateInspector({ overview }: { overview: Overview }) {
   const { data: table } = usePart("schedule");
   const other = useOther(overview);
@@ -222,6 +228,7 @@ export function StateInspector({ overview }: { overview: Overview }) {
       <h2>{t("state.now")}</h2>
       <Now table={table} at={at} overview={overview} />
       {other && (<><h2>{other.name}</h2><Now table={other} at={tickAt(other, timeOf(table, at))} overview={overview} /></>)}
+      <SeeAlso chapter="bubble" code={[BUILDER[String(overview.setting.schedule)], clock.value === "free" ? "meshkit/pipeline/timeline.py:asynchronous" : "meshkit/pipeline/timeline.py:lock_step", "meshkit/pipeline/timeline.py:Timeline.idle", "meshkit/pipeline/executor.py:_Run.tick"]} />
     </div>
   );
 }
