@@ -116,6 +116,7 @@ def resolve(world: World, setting: Setting) -> Case:
     model, mesh = world.models[setting.model], setting.mesh
     if mesh.devices > MOST:
         raise MeshkitError(f"the mesh takes {mesh.devices} devices: this page draws {MOST} at most")
+    world.clusters[setting.cluster].take(mesh.devices)
     check_cut(model, mesh, setting.sequence)
     placement(model.layers, setting.pipe, setting.virtual)
     size = run.microbatch_size(setting.data)

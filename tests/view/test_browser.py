@@ -213,7 +213,7 @@ def test_a_device_says_what_it_holds(watched: Watched, address: str) -> None:
 def test_a_tensor_group_on_two_nodes_is_flagged(watched: Watched, address: str) -> None:
     case = Setting("gpt3-175b", data=1, tensor=16, pipe=2, batch=64, microbatches=64, sequence=2048)
     page = watched.open(address, mode="architecture", layout=layout(case))
-    assert "2 of 2 tensor groups leave their node" in page.locator(".flag").inner_text()
+    assert "2 of 2 tensor groups (mesh.tensor = 16) have members on more than one node" in page.locator(".flag").inner_text()
 
 
 def test_the_schedule_plays_to_its_end(watched: Watched, address: str) -> None:

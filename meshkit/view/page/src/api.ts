@@ -142,7 +142,20 @@ export function get<N extends PartName>(name: N, query: string): Promise<Parts[N
 async function fromPack(name: PartName, query: string): Promise<unknown> {
   const { settings, parts } = await pack!;
   if (settings[query]?.[name] === undefined) throw new Refusal("absent");
-  return parts[settings[query][name]];
+  return whole(parts[settings[query][name]]);
+}
+
+const PER_ONE = 10_000;
+
+/** A packed part with its long lists of numbers put together again: see `in_steps` in meshkit/view/export.py. */
+function whole(packed: unknown): unknown {
+  if (Array.isArray(packed)) return packed.map(whole);
+  if (packed === null || typeof packed !== "object") return packed;
+  if ("steps" in packed) {
+    let sum = 0;
+    return (packed.steps as number[]).map((step) => (sum += step) / PER_ONE);
+  }
+  return Object.fromEntries(Object.entries(packed).map(([name, value]) => [name, whole(value)]));
 }
 
 async function fromServer(key: string): Promise<unknown> {

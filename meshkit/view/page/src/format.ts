@@ -21,7 +21,7 @@ export function seconds(s: number): string {
   return `${three(s)} s`;
 }
 
-export const percent = (share: number): string => `${format(Math.abs(share) < 0.0995 ? ".1f" : ".0f")(share * 100)} %`;
+export const percent = (share: number): string => share > 0 && share < 5e-4 ? "< 0.1 %" : `${format(Math.abs(share) < 0.0995 ? ".1f" : ".0f")(share * 100)} %`;
 
 export const rate = (bytesPerSecond: number): string => `${three(bytesPerSecond / 1e9)} GB/s`;
 

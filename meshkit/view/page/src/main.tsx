@@ -29,10 +29,13 @@ function App() {
   const { data: overview, error, stale } = usePart("overview");
   useEffect(() => {
     const press = (event: KeyboardEvent): void => {
-      if ((event.target as HTMLElement).closest("input, select, dialog")) return;
+      if ((event.target as HTMLElement).closest("input, select, dialog, [role=listbox]")) return;
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z") {
         event.preventDefault();
         (event.shiftKey ? redo : undo)();
+      } else if (event.ctrlKey && event.key.toLowerCase() === "y") {
+        event.preventDefault();
+        redo();
       }
       if (event.key === "Escape") sheet.value = "";
       const number = Number(event.key);
@@ -57,7 +60,7 @@ function App() {
           <div class="refusal" role="alert">
             <h2>{t(error.why === "silent" ? "frame.noAnswer" : "frame.failed")}</h2>
             <p>{why(error)}</p>
-            <button onClick={canUndo.value ? undo : () => choose(boot.query)}>{t("frame.undo")}</button>
+            <button onClick={canUndo.value ? undo : () => choose(boot.query)}>{t(canUndo.value ? "frame.undo" : "frame.begin")}</button>
           </div>
         )}
         {overview && <View overview={overview} />}
@@ -100,9 +103,9 @@ function Header() {
 }
 
 function Presets() {
-  const { data: best } = usePart("best");
+  const { data: best, stale } = usePart("best");
   const named: Record<string, Key> = { config: "frame.own" };
-  const row = best?.rows[0];
+  const row = stale ? undefined : best?.rows[0];
   const bestQuery = row && toQuery({
     ...fromQuery(query.value), data: row.mesh[0], tensor: row.mesh[1], pipe: row.mesh[2], schedule: row.schedule, virtual: row.virtual,
     microbatches: row.microbatches, recompute: row.recompute, zero: row.zero,
@@ -112,6 +115,7 @@ function Presets() {
     <select aria-label={t("frame.preset")} value={known ? query.value : ""} onChange={(event) => event.currentTarget.value && choose(event.currentTarget.value)} data-presets>
       {!known && <option value="">{t("frame.presetPick")}</option>}
       {boot.presets.map((preset) => <option key={preset.name} value={preset.query}>{named[preset.name] ? t(named[preset.name]) : preset.name}</option>)}
+      {stale && <option value="" disabled>{t("frame.best")}: {t("frame.loading")}</option>}
       {bestQuery && !boot.presets.some((preset) => preset.query === bestQuery) && (
         <option value={bestQuery} disabled={!store.reachable(fromQuery(bestQuery))}>{t("frame.best")}</option>
       )}

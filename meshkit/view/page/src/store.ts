@@ -77,10 +77,11 @@ export function readUrl(): void {
     against.value = said.get("against") ?? "";
     pinned.value = said.get("pinned") ?? "";
     parameter.value = said.get("parameter") ?? "";
-    cursor.value = Number(said.get("at") ?? 0);
-    chapter.value = Number(said.get("chapter") ?? 0);
-    const at = said.get("device")?.split(".").map(Number) ?? [0, 0, 0];
-    device.value = { data: at[0] || 0, tensor: at[1] || 0, pipe: at[2] || 0 };
+    const whole = (text: string | null | undefined): number => (/^\d+$/.test(text ?? "") ? Number(text) : 0);
+    cursor.value = whole(said.get("at"));
+    chapter.value = whole(said.get("chapter"));
+    const [data, tensor, pipe] = [0, 1, 2].map((k) => whole(said.get("device")?.split(".")[k]));
+    device.value = { data, tensor, pipe };
     const asked = said.get("layout");
     if (asked) query.value = toQuery({ ...fromQuery(boot.query), ...fromQuery(asked) });
   });

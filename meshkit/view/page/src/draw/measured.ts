@@ -51,4 +51,14 @@ const HOP = /^hop/;
 /** Spans may overlap, as a device waits for its peers: the table's actions above what is around them. */
 const rank = (name: string): number => (HOP.test(name) ? 2 : ACTION.test(name) ? 1 : 0);
 
+/** The span at a point, the one on top. */
+export function measuredAt(data: Measured, frame: Frame, px: number, py: number): { span: TraceEvent; stage: number } | null {
+  const pitch = frame.rowHeight + 8;
+  const device = data.devices.find(({ stage }) => py >= frame.y + stage * pitch && py < frame.y + stage * pitch + frame.rowHeight);
+  const us = 1e3 * (data.from + ((px - frame.x) / frame.width) * (data.to - data.from));
+  const there = data.spans.filter((one) => one.pid === device?.pid && one.ts <= us && us < one.ts + one.dur);
+  const span = there.sort((a, b) => rank(a.name) - rank(b.name)).at(-1);
+  return device && span ? { span, stage: device.stage } : null;
+}
+
 export const measuredHeight = (data: Measured, frame: Frame): number => data.devices.length * (frame.rowHeight + 8);

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { AXES, type AxisName, type Exchange, type Mesh, type Overview, type Parameter, type Weights } from "../api";
 import { blueprint, brightness, traffic } from "../draw/blueprint";
 import { cuboid, projection } from "../draw/cuboid";
-import { around, clamp, deviceAt, grid, nodeOf, places, rackOf } from "../draw/grid";
+import { around, clamp, deviceAt, grid, levelOf, nodeOf, places, rackOf } from "../draw/grid";
 import type { Pen } from "../draw/pen";
 import { bytes, count, rate, seconds, shape } from "../format";
 import { kindColour, linkLine, MEMORY, memoryColour, palette } from "../palette";
@@ -66,9 +66,7 @@ export function Architecture({ overview }: { overview: Overview }) {
         {chosen && <p class="copies"><i />{t("arch.copies", { name: chosen.path.replace(/^blocks\./, "") })}</p>}
         <LinkLegend mesh={mesh} />
       </div>
-      {AXES.filter((axis) => mesh.axes[axis].crossing_nodes > 0 && axis === "tensor").map((axis) => (
-        <p class="flag" role="status" key={axis}>⚠ {t("arch.crosses", { n: mesh.axes[axis].crossing_nodes, all: mesh.axes[axis].groups, axis })}. {mesh.warning && said(mesh.warning)}</p>
-      ))}
+      {mesh.warning && <p class="flag" role="status">⚠ {said(mesh.warning)}</p>}
       <Drawing
         main
         label={t("arch.drawing")}
@@ -96,9 +94,11 @@ export function Architecture({ overview }: { overview: Overview }) {
   );
 }
 
+const ROW = 60; // pixels of a replica whose devices can be read
+
 /** Where devices are too many to be read: those around one, large. */
 function detail(pen: Pen, mesh: Mesh, lit: Place, size: Size, top: number, figures: Overview["figures"]): void {
-  const part = around(mesh, lit, 3, size.width > 700 ? 3 : 1);
+  const part = around(mesh, lit, Math.max(1, Math.floor((size.height - top - 80) / ROW)), size.width > 700 ? 3 : 1);
   const placed = grid(part.mesh, size, 92, top + 60, 20);
   pen.path([[24, top - 8], [size.width - 24, top - 8]], { stroke: palette.value.line });
   blueprint(pen, part.mesh, placed, part.place, part.place, { figures, first: part.first });
@@ -220,6 +220,7 @@ const FEW = 8;
 function Peers({ mesh, place, axis }: { mesh: Mesh; place: Place; axis: AxisName }) {
   const size = mesh.axes[axis].size;
   const peers = Array.from({ length: size }, (_, k) => k).filter((k) => k !== place[axis]);
+  const link = mesh.links[levelOf(mesh, axis, place)];
   return (
     <div>
       <dt class={axis}>{axis}</dt>
@@ -230,6 +231,7 @@ function Peers({ mesh, place, axis }: { mesh: Mesh; place: Place; axis: AxisName
           return <button key={k} class="peer" onClick={() => (device.value = peer)}>{deviceAt(mesh, peer)}</button>;
         })}
         {peers.length > FEW && <span class="note"> {t("arch.every", { n: peers.length - FEW })}</span>}
+        {link && <span class="over"> {t("arch.over", { link: link.name, where: word("link", link.level) })}</span>}
       </dd>
     </div>
   );

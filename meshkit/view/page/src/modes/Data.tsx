@@ -1,11 +1,11 @@
 // A batch on its way through a step, told in scenes; each says what moves, how much, over which link, how long.
 
 import { signal } from "@preact/signals";
-import type { Overview, Perceptron, Step } from "../api";
+import type { LinkFacts, Overview, Perceptron, Step } from "../api";
 import { useEffect } from "preact/hooks";
 import { scene } from "../draw/story";
 import { bytes, count, percent, rate, seconds } from "../format";
-import { linkLine } from "../palette";
+import { linkLine, palette } from "../palette";
 import { SeeAlso } from "../parts/Code";
 import { Drawing } from "../parts/Drawing";
 import { Player } from "../parts/Player";
@@ -20,13 +20,15 @@ const stepOf = (story: Step[]): Step => story[Math.min(story.length - 1, Math.fl
 export function Data(_: { overview: Overview }) {
   const { data: story } = usePart("story");
   const { data: numbers, error } = usePart("perceptron");
+  const { data: mesh } = usePart("mesh");
   if (error) return <p class="bad">{why(error)}</p>;
-  if (!story || !numbers) return <p class="loading">{t("frame.loading")}</p>;
-  return <Story story={story} numbers={numbers} />;
+  if (!story || !numbers || !mesh) return <p class="loading">{t("frame.loading")}</p>;
+  return <Story story={story} numbers={numbers} links={mesh.links} />;
 }
 
-function Story({ story, numbers }: { story: Step[]; numbers: Perceptron }) {
+function Story({ story, numbers, links }: { story: Step[]; numbers: Perceptron; links: LinkFacts[] }) {
   const now = stepOf(story);
+  const link: LinkFacts | undefined = links[now.link];
   useEffect(() => document.querySelector("[data-step][aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [now.key]);
   const p = still.matches ? 1 : ((at.value % FRAMES) + 1) / FRAMES;
   return (
@@ -43,7 +45,7 @@ function Story({ story, numbers }: { story: Step[]; numbers: Perceptron }) {
         </ol>
         <div class="scene">
           <p class="caption">{t(`story.${now.key}.text` as Key)}</p>
-          <Drawing main label={t(`story.${now.key}.text` as Key)} draw={(pen, size) => scene(pen, size, now.key, numbers, p)} />
+          <Drawing main label={t(`story.${now.key}.text` as Key)} draw={(pen, size) => scene(pen, size, now.key, numbers, p, link ? linkLine(link).stroke : palette.value.pipe)} />
         </div>
       </div>
       <Player

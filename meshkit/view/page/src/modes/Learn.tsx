@@ -100,7 +100,7 @@ function Cube({ label }: Labelled) {
 
 function Sum({ label }: Labelled) {
   const { data } = usePart("perceptron");
-  return data && <Drawing height={380} label={label} draw={(pen, size) => scene(pen, size, "partial_sums", data, 1)} />;
+  return data && <Drawing height={380} label={label} draw={(pen, size) => scene(pen, size, "partial_sums", data, 1, palette.value.nvlink)} />;
 }
 
 function Gantts({ of }: { of: [string, string?][] }) {

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import type { Overview } from "../api";
-import { bytes, count, percent, seconds } from "../format";
+import { bytes, count, number, percent, seconds } from "../format";
 import { kindColour, MEMORY, memoryColour } from "../palette";
 import { BestTable } from "../parts/BestTable";
 import { SeeAlso } from "../parts/Code";
@@ -115,11 +115,14 @@ function Sweeps() {
 function Compare({ overview }: { overview: Overview }) {
   const { data: a } = usePart("overview", pinned.value || query.value);
   const differs = pinned.value && pinned.value !== query.value && a;
-  const rows: [string, (o: Overview) => number, (n: number) => string, boolean][] = [
+  // Name, figure, how it is spelt, whether more of it is better; null: neither.
+  const rows: [string, (o: Overview) => number, (n: number) => string, boolean | null][] = [
+    [t("control.cluster"), (o) => o.cluster.devices, number, null],
     [t("headline.step"), (o) => o.figures.step_seconds, seconds, false],
     [t("headline.tokens"), (o) => o.figures.tokens_per_second, count, true],
+    [t("metric.tokens_per_second_device"), (o) => o.figures.tokens_per_second / o.cluster.devices, count, true],
     ["MFU", (o) => o.figures.mfu, percent, true],
-    ...Object.keys(overview.figures.seconds).map((kind): [string, (o: Overview) => number, (n: number) => string, boolean] =>
+    ...Object.keys(overview.figures.seconds).map((kind): [string, (o: Overview) => number, (n: number) => string, boolean | null] =>
       [word("kind", kind), (o) => o.figures.seconds[kind], seconds, false]),
     [t("headline.memory"), (o) => o.figures.peak_bytes, bytes, false],
   ];
@@ -143,7 +146,7 @@ function Compare({ overview }: { overview: Overview }) {
               {rows.map(([name, of, spell, more]) => {
                 const [was, is] = [of(a), of(overview)];
                 const change = was ? is / was - 1 : 0;
-                const good = Math.abs(change) < 5e-4 ? "" : change > 0 === more ? "good" : "bad";
+                const good = more === null || Math.abs(change) < 5e-4 ? "" : change > 0 === more ? "good" : "bad";
                 return <tr key={name}><th scope="row">{name}</th><td>{spell(was)}</td><td>{spell(is)}</td><td class={good}>{was ? `${change > 0 ? "+" : ""}${(change * 100).toFixed(1)} %` : "–"}</td></tr>;
               })}
             </tbody>

@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { boot, toQuery, type Overview, type Table } from "../api";
 import { axis, CAUSES, gantt, idleOf, joined, KINDS, kindFill, pitchOf, scale, total, when, type Clock, type Frame } from "../draw/gantt";
-import { measured, measuredHeight, measuredOf } from "../draw/measured";
+import { measured, measuredAt, measuredHeight, measuredOf } from "../draw/measured";
 import { spotAt, trail, type Spot } from "../draw/path";
 import type { Pen } from "../draw/pen";
 import { bytes, percent, seconds } from "../format";
@@ -47,7 +47,7 @@ export function State({ overview }: { overview: Overview }) {
   const other = useOther(overview);
   const [width, setWidth] = useState(800);
   const [from, setFrom] = useState(0);
-  const [hover, setHover] = useState<{ spot: Spot; table: Table; x: number; y: number } | null>(null);
+  const [hover, setHover] = useState<{ words: string; stage: number; x: number; y: number; spot?: Spot; table?: Table } | null>(null);
   const longest = table ? Math.max(total(table, clock.value), other ? total(other, clock.value) : 0) : 1;
   const perTick = table ? total(table, clock.value) / table.ticks : 1;
   const span = Math.min(longest, ((width - LEFT - RIGHT) / NARROWEST) * perTick);
@@ -79,6 +79,11 @@ export function State({ overview }: { overview: Overview }) {
       return mine;
     });
   };
+  const measuredFrame = (size: Size): Frame => {
+    const last = frames(size).at(-1)!;
+    const y = last.y + shownTables.at(-1)!.stages * pitchOf(last) + TITLE;
+    return { ...last, y, rowHeight: Math.min(last.rowHeight, Math.max(8, (size.height - y - 34) / below!.devices.length - 8)) };
+  };
   const draw = (pen: Pen, size: Size): void => {
     if (size.width !== width) queueMicrotask(() => setWidth(size.width));
     const placed = frames(size);
@@ -86,17 +91,17 @@ export function State({ overview }: { overview: Overview }) {
       const frame = placed[k];
       title(pen, one, frame);
       gantt(pen, one, clock.value, frame, most);
-      if (hover && hover.table === one && hover.spot.action >= 0) trail(pen, one, clock.value, frame, hover.spot.action);
+      if (hover?.table === one && hover.spot!.action >= 0) trail(pen, one, clock.value, frame, hover.spot!.action);
     });
     cursorLine(pen, placed, table, at);
     const bottom = placed.at(-1)!;
     if (below) {
-      const y = bottom.y + shownTables.at(-1)!.stages * pitchOf(bottom) + TITLE;
-      pen.text(t("state.measured"), bottom.x, y - 22, { size: 14, weight: 600, fill: palette.value.ink });
-      pen.text(seconds((below.to - below.from) / 1e3), bottom.x + bottom.width, y - 22, { size: 12, align: "right", fill: palette.value.soft });
-      const rowHeight = Math.min(bottom.rowHeight, Math.max(8, (size.height - y - 34) / below.devices.length - 8));
-      measured(pen, below, { ...bottom, y, rowHeight });
-      if (y + measuredHeight(below, bottom) > size.height - 30) return;
+      const frame = measuredFrame(size);
+      pen.text(t("state.measured"), frame.x, frame.y - 40, { size: 14, weight: 600, fill: palette.value.ink });
+      pen.text(seconds((below.to - below.from) / 1e3), frame.x + frame.width, frame.y - 40, { size: 12, align: "right", fill: palette.value.soft });
+      axis(pen, "ms", { ...frame, from: 0, to: below.to - below.from }, frame.y - 12);
+      measured(pen, below, frame);
+      if (frame.y + measuredHeight(below, frame) > size.height - 30) return;
     }
     overviewStrip(pen, table, size, { ...bottom, from: 0, to: longest }, from, from + span);
   };
@@ -132,6 +137,7 @@ export function State({ overview }: { overview: Overview }) {
           {table.tensor_share.F > 0 && <li><i class="strip" />{t("kind.tensor")}</li>}
           <li><i class="dotted" />{t("state.idle")}</li>
           <li><i class="area" />{t("state.inFlight")}</li>
+          {below && (<><li><i class="hop" />{t("state.hop")}</li><li><i class="rest" />{t("state.rest")}</li></>)}
         </ul>
       </div>
       <Drawing
@@ -141,8 +147,12 @@ export function State({ overview }: { overview: Overview }) {
         cursor="ew-resize"
         onPoint={(x, y, down, size) => {
           if (down) seek(x, size, y);
-          const found = frames(size).map((frame, k) => [spotAt(shownTables[k], clock.value, frame, x, y), shownTables[k]] as const).find(([spot]) => spot);
-          setHover(found ? { spot: found[0]!, table: found[1], x, y } : null);
+          const found = frames(size).map((frame, k) => ({ spot: spotAt(shownTables[k], clock.value, frame, x, y), table: shownTables[k] })).find(({ spot }) => spot);
+          const real = !found && below ? measuredAt(below, measuredFrame(size), x, y) : null;
+          setHover(
+            found ? { ...found, spot: found.spot!, stage: found.spot!.stage, words: told(found.spot!, found.table), x, y }
+              : real && { stage: real.stage, words: `${real.span.name} · ${seconds(real.span.dur / 1e6)}`, x, y },
+          );
         }}
         onLeave={() => setHover(null)}
         onKey={(event) => {
@@ -158,15 +168,19 @@ export function State({ overview }: { overview: Overview }) {
   );
 }
 
-function Tip({ spot, table, x, y, width }: { spot: Spot; table: Table; x: number; y: number; width: number }) {
+/** What an action, or an idle span, is. */
+function told(spot: Spot, table: Table): string {
   const a = table.actions;
   const lasts = clock.value === "ticks" ? "" : ` · ${seconds((spot.to - spot.from) / 1e3)}`;
-  const words = spot.action < 0
-    ? t(`cause.${CAUSES[spot.cause]}` as Key)
-    : t(`state.${KINDS[a.kind[spot.action]]}` as Key, { n: a.microbatch[spot.action] }) + (table.chunks > 1 ? `, ${t("state.chunk", { n: a.chunk[spot.action] })}` : "");
+  if (spot.action < 0) return t(`cause.${CAUSES[spot.cause]}` as Key) + lasts;
+  const chunk = table.chunks > 1 ? `, ${t("state.chunk", { n: a.chunk[spot.action] })}` : "";
+  return t(`state.${KINDS[a.kind[spot.action]]}` as Key, { n: a.microbatch[spot.action] }) + chunk + lasts;
+}
+
+function Tip({ stage, words, x, y, width }: { stage: number; words: string; x: number; y: number; width: number }) {
   return (
     <div class="tip" role="tooltip" style={{ left: `${Math.max(8, Math.min(x + 14, width - 260))}px`, top: `${y + 64}px` }}>
-      <b class="pipe">{t("state.stage", { n: spot.stage })}</b> {words}{lasts}
+      <b class="pipe">{t("state.stage", { n: stage })}</b> {words}
     </div>
   );
 }
@@ -226,10 +240,43 @@ export function StateInspector({ overview }: { overview: Overview }) {
   return (
     <div class="inspector" aria-live="polite">
       <h2>{t("state.now")}</h2>
-      <Now table={table} at={at} overview={overview} />
-      {other && (<><h2>{other.name}</h2><Now table={other} at={tickAt(other, timeOf(table, at))} overview={overview} /></>)}
+      {clock.value === "free" ? <Free table={table} time={timeOf(table, at)} /> : <Now table={table} at={at} overview={overview} />}
+      {other && (
+        <>
+          <h2>{other.name}</h2>
+          {clock.value === "free" ? <Free table={other} time={timeOf(table, at)} /> : <Now table={other} at={tickAt(other, timeOf(table, at))} overview={overview} />}
+        </>
+      )}
       <SeeAlso chapter="bubble" code={[BUILDER[String(overview.setting.schedule)], clock.value === "free" ? "meshkit/pipeline/timeline.py:asynchronous" : "meshkit/pipeline/timeline.py:lock_step", "meshkit/pipeline/timeline.py:Timeline.idle", "meshkit/pipeline/executor.py:_Run.tick"]} />
     </div>
+  );
+}
+
+/** Of stages that wait for nothing but their inputs: what each does at a time, and how many it has in flight. */
+function Free({ table, time }: { table: Table; time: number }) {
+  const a = table.actions;
+  const doing: string[] = Array.from({ length: table.stages }, () => "");
+  const flying: number[] = Array.from({ length: table.stages }, () => 0);
+  const back = table.kinds.includes("W") ? "W" : "B";
+  for (let k = 0; k < a.tick.length; k++) {
+    const name = KINDS[a.kind[k]];
+    const chunk = table.chunks > 1 ? `, ${t("state.chunk", { n: a.chunk[k] })}` : "";
+    if (a.free_start_ms[k] <= time && time < a.free_end_ms[k]) doing[a.stage[k]] = t(`state.${name}` as Key, { n: a.microbatch[k] }) + chunk;
+    if (name === "F" && a.free_start_ms[k] <= time) flying[a.stage[k]]++;
+    if (name === back && a.free_end_ms[k] <= time) flying[a.stage[k]]--;
+  }
+  const cause = new Map([...joined(table.idle_free_ms)].filter((gap) => gap.start <= time && time < gap.end).map((gap) => [gap.stage, gap.cause]));
+  return (
+    <ol class="now">
+      {doing.map((words, s) => (
+        <li key={s}>
+          <h3 class="pipe">{t("state.stage", { n: s })}</h3>
+          {words ? <p>{words}</p> : <p class="cause">{cause.has(s) ? t(`cause.${CAUSES[cause.get(s)!]}` as Key) : t("state.idle")}</p>}
+          <p class="note num">{t("state.inFlight")} {flying[s]}</p>
+        </li>
+      ))}
+      <li class="note">{t("state.freeMemory")}</li>
+    </ol>
   );
 }
 
