@@ -16,7 +16,8 @@ from meshkit.view.setting import Setting, parse, resolve
 from meshkit.view.world import World
 
 CONTROLS = ("data", "tensor", "pipe", "schedule", "virtual", "microbatches", "recompute", "zero")
-"""Controls that the file can turn, one at a time, from the first setting and from each preset; from the first, all."""
+FROM_FIRST = ("model", "cluster", "precision", "batch", "sequence")
+"""Controls that the file can turn, one at a time: from the first setting and from each preset; from the first alone."""
 
 
 def write(world: World, boot: Boot, path: Path) -> int:
@@ -60,7 +61,7 @@ LONG, PER_ONE = 16, 10_000
 
 
 def in_steps(value: Any) -> Any:
-    """JSON with its long lists of numbers as {"steps": their differences in such units}. Those of a schedule are alike."""
+    """JSON with its long lists of numbers as {"steps": differences in such units}: those of a schedule are alike."""
     if isinstance(value, dict):
         return {key: in_steps(item) for key, item in value.items()}
     if not isinstance(value, list):
@@ -82,7 +83,7 @@ def around(world: World, hubs: list[Setting]) -> Iterator[Setting]:
         hub.but(choice.change)
         for hub in hubs
         for control, offered in choices(world, hub).items()
-        if control in CONTROLS or hub == hubs[0]
+        if control in CONTROLS or (control in FROM_FIRST and hub == hubs[0])
         for choice in offered
         if not choice.reason
     ]

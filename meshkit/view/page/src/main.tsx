@@ -10,7 +10,8 @@ import { Architecture, ArchitectureInspector } from "./modes/Architecture";
 import { Data, DataInspector } from "./modes/Data";
 import { Learn } from "./modes/Learn";
 import { Performance } from "./modes/Performance";
-import { recorded, State, StateInspector } from "./modes/State";
+import { recorded, State } from "./modes/State";
+import { StateInspector } from "./modes/StateInspector";
 import { paintPage } from "./palette";
 import { CodeWindow } from "./parts/Code";
 import { Controls } from "./parts/Controls";
@@ -155,5 +156,5 @@ render(<App />, document.getElementById("app")!);
 const figures = signal<Overview["figures"] | null>(null);
 effect(() => void get("overview", query.value).then((overview) => (figures.value = overview.figures), () => (figures.value = null)));
 const settled = (): boolean =>
-  document.querySelector<HTMLElement>(".frame")?.dataset.query === query.value && !document.querySelector(".loading");
+  store.heeded() && document.querySelector<HTMLElement>(".frame")?.dataset.query === query.value && !document.querySelector(".loading");
 Object.assign(window, { meshkit: { texts, figures, settled, measured: recorded } });

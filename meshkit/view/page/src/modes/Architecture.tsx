@@ -1,6 +1,5 @@
 // The mesh on its devices, and what one of them holds.
 
-import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { AXES, type AxisName, type Exchange, type Mesh, type Overview, type Parameter, type Weights } from "../api";
 import { blueprint, brightness, traffic } from "../draw/blueprint";
@@ -12,10 +11,8 @@ import { kindColour, linkLine, MEMORY, memoryColour, palette } from "../palette"
 import { CodeLink, SeeAlso } from "../parts/Code";
 import { Drawing, type Size } from "../parts/Drawing";
 import { Matrix, slice } from "../parts/Matrix";
-import { device, parameter, usePart, type Place } from "../store";
+import { device, parameter, solid, usePart, type Place } from "../store";
 import { said, t, why, word, type Key } from "../strings";
-
-const solid = signal(false);
 
 const ARROWS: Record<string, [AxisName, number]> = {
   ArrowUp: ["data", -1], ArrowDown: ["data", 1], ArrowLeft: ["tensor", -1], ArrowRight: ["tensor", 1],

@@ -1,6 +1,5 @@
 // A batch on its way through a step, told in scenes; each says what moves, how much, over which link, how long.
 
-import { signal } from "@preact/signals";
 import type { LinkFacts, Overview, Perceptron, Step } from "../api";
 import { useEffect } from "preact/hooks";
 import { scene } from "../draw/story";
@@ -9,11 +8,10 @@ import { linkLine, palette } from "../palette";
 import { SeeAlso } from "../parts/Code";
 import { Drawing } from "../parts/Drawing";
 import { Player } from "../parts/Player";
-import { still, usePart } from "../store";
+import { still, story as at, usePart } from "../store";
 import { said, t, why, word, type Key } from "../strings";
 
 const FRAMES = 60; // of a scene
-const at = signal(0);
 
 const stepOf = (story: Step[]): Step => story[Math.min(story.length - 1, Math.floor(at.value / FRAMES))];
 

@@ -1,13 +1,12 @@
 // Where the time and the memory go, what happens when one number changes, and which layouts are best.
 
-import { useState } from "preact/hooks";
 import type { Overview } from "../api";
 import { bytes, count, number, percent, seconds } from "../format";
 import { kindColour, MEMORY, memoryColour } from "../palette";
 import { BestTable } from "../parts/BestTable";
 import { SeeAlso } from "../parts/Code";
-import { Sweep, METRICS, type Metric } from "../parts/Sweep";
-import { pinned, query, usePart } from "../store";
+import { Sweep } from "../parts/Sweep";
+import { metric, METRICS, pinned, query, usePart } from "../store";
 import { said, t, word } from "../strings";
 
 export function Performance({ overview }: { overview: Overview }) {
@@ -93,19 +92,18 @@ function Memory({ overview }: { overview: Overview }) {
 
 function Sweeps() {
   const { data: sweeps, stale } = usePart("sweeps");
-  const [metric, setMetric] = useState<Metric>("tokens_per_second_device");
   return (
     <section>
       <div class="heading">
         <h2>{t("perf.sweeps")}</h2>
         <div class="segmented" role="group">
-          {METRICS.map((one) => <button key={one} aria-pressed={metric === one} onClick={() => setMetric(one)}>{t(`metric.${one}`)}</button>)}
+          {METRICS.map((one) => <button key={one} aria-pressed={metric.value === one} onClick={() => (metric.value = one)}>{t(`metric.${one}`)}</button>)}
         </div>
       </div>
       <p class="note">{t("perf.sweepsNote")}</p>
       {sweeps ? (
         <div class={`multiples ${stale ? "waiting" : ""}`}>
-          {Object.entries(sweeps.of).map(([name, points]) => <Sweep key={name} name={name} points={points} metric={metric} budget={sweeps.budget_bytes} all={Object.values(sweeps.of).flat()} />)}
+          {Object.entries(sweeps.of).map(([name, points]) => <Sweep key={name} name={name} points={points} metric={metric.value} budget={sweeps.budget_bytes} all={Object.values(sweeps.of).flat()} />)}
         </div>
       ) : <p class="note">{t("frame.loading")}</p>}
     </section>
