@@ -96,6 +96,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> str:
     boot = Boot(boot.query, boot.presets[:1], {}, None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "FROM_FIRST", ())
+        assert export.write(world, boot, folder / "page.html") < MOST
         return (folder / "page.html").read_text(encoding="utf-8")
 
 
