@@ -5,9 +5,6 @@ import dataclasses
 import functools
 from importlib import resources
 
-INSIDE = {"models": "meshkit.models", "launch": "meshkit.launch"}
-"""Folders at the top of the repository that are installed inside the package."""
-
 CODE: tuple[str, ...] = (
     "meshkit/data/loader.py:Loader.at",
     "meshkit/mesh.py:place",
@@ -61,7 +58,8 @@ def snippet(reference: str) -> Snippet:
     """The source behind "path:name" or "path:Class.name", decorators included. Raises KeyError when it is not there."""
     path, _, name = reference.partition(":")
     top, *rest = path.split("/")
-    source = resources.files(INSIDE.get(top, top)).joinpath(*rest).read_text(encoding="utf-8")
+    package = top if top == "meshkit" else f"meshkit.{top}"  # models/ is installed inside meshkit
+    source = resources.files(package).joinpath(*rest).read_text(encoding="utf-8")
     node: ast.AST = ast.parse(source)
     for part in name.split("."):
         node = _inside(node)[part]

@@ -32,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
     """The command, with its options as `cli.py` reads them."""
     world, boot = prepare(options.source, options.cluster)
     if options.export is not None:
+        export.check(options.export)
         print("computing the layouts that the file will hold, half a minute or so", file=sys.stderr)
         size = export.write(world, boot, options.export)
         _say(options.json, f"{options.export}: {size / 2**20:.1f} MiB", file=str(options.export), bytes=size)
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     _say(options.json, f"{address} (Ctrl-C ends it)", address=address)
     if not options.no_browser:
         webbrowser.open(address)
-    with serving:
+    with serving, contextlib.suppress(KeyboardInterrupt):  # its end, not a failure
         serving.serve_forever()
     return 0
 
@@ -61,7 +62,7 @@ def prepare(source: str | None, cluster: str) -> tuple[World, Boot]:
     if source is None:
         world = World.of(clusters=clusters)
         first = Setting(cluster=kind)
-        if clusters or devices not in (None, first.mesh.devices):
+        if devices is not None and (clusters or devices != first.mesh.devices):
             first = planned(world, kind, devices)
     else:
         path = Path(source)

@@ -20,6 +20,13 @@ FROM_FIRST = ("model", "cluster", "precision", "batch", "sequence")
 """Controls that the file can turn, one at a time: from the first setting and from each preset; from the first alone."""
 
 
+def check(path: Path) -> None:
+    """Raises MeshkitError when no file can be at `path`: before half a minute is spent on what is to be in it."""
+    why = "it is a folder" if path.is_dir() else "" if path.parent.is_dir() else f"there is no folder {path.parent}"
+    if why:
+        raise MeshkitError(f"--export {path}: cannot be written: {why}")
+
+
 def write(world: World, boot: Boot, path: Path) -> int:
     """Write the page to `path`; its size in bytes. Raises MeshkitError when it cannot be written."""
     text = page(boot, pack(world, boot))

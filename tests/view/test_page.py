@@ -242,6 +242,15 @@ def test_a_wrong_cluster_is_an_error(capsys: pytest.CaptureFixture[str], cluster
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "why"), [("absent/page.html", "there is no folder"), (".", "it is a folder")])
+def test_a_file_that_cannot_be_is_said_before_it_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    monkeypatch.setattr(export, "write", lambda *_: pytest.fail("computed all the same"))
+    assert main(["view", "--export", str(tmp_path / name)]) == 1
+    assert f"cannot be written: {why}" in capsys.readouterr().err
+
+
 # --- what the page points at --------------------------------------------------------------------------
 
 LEARN = ("docs/learn.md", "docs/learn.zh.md")

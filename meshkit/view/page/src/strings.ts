@@ -114,6 +114,7 @@ const strings = {
   "arch.every": ["and {n} more", "另有 {n} 个"],
   "arch.shape": ["whole", "完整"],
   "arch.slice": ["here", "本设备"],
+  "arch.bytes": ["bytes", "字节"],
   "arch.master": ["float32 weights and moments", "float32 权重与动量"],
   "arch.layersEach": ["{n} layers of", "{n} 层，每层"],
   "arch.cut.columns": ["columns cut over tensor: outputs side by side", "按列切到 tensor：输出并排"],

@@ -174,6 +174,7 @@ function tile(pen: Pen, mesh: Mesh, grid: Grid, place: Place, lit: Place, select
   pen.text(String(number), x + w / 2, y + h / 2 - (w > 44 ? 4 : 0), {
     size: w > 44 ? 14 : 10, mono: true, align: "center", weight: axis ? 600 : 400, fill: axis === "self" ? colours.paper : colours.ink,
   });
+  if (axis && axis !== "self") pen.text(axis[0].toUpperCase(), x + w / 10, y + h / 6, { size: w > 44 ? 10 : 8, weight: 600, align: "center", fill: colours[axis] });
   if (w > 44 && figures) gauge(pen, x + 7, y + h - 13, w - 14, figures);
 }
 

@@ -205,7 +205,7 @@ function Chosen({ one, mesh, place, rows }: { one: Parameter; mesh: Mesh; place:
         <dt>{t("arch.slice")}</dt>
         <dd class="num" data-slice>{stacked && `${t("arch.layersEach", { n: rows })} `}[{ranges.map(([a, b]) => `${a}:${b}`).join(", ")}]</dd>
         <dt>PartitionSpec</dt><dd class="num">{one.spec}</dd>
-        <dt>bytes</dt><dd class="num">{bytes(one.local_bytes)}</dd>
+        <dt>{t("arch.bytes")}</dt><dd class="num">{bytes(one.local_bytes)}</dd>
         <dt>{t("arch.master")}</dt><dd class="num">{one.master_spec}<br />{bytes(one.master_local_bytes)} × 3</dd>
       </dl>
     </div>

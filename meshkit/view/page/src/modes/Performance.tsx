@@ -139,7 +139,7 @@ function Compare({ overview }: { overview: Overview }) {
             ))}
           </p>
           <table class="compare">
-            <thead><tr><th /><th>A</th><th>B</th><th>{t("perf.delta")}</th></tr></thead>
+            <thead><tr><td /><th>A</th><th>B</th><th>{t("perf.delta")}</th></tr></thead>
             <tbody>
               {rows.map(([name, of, spell, more]) => {
                 const [was, is] = [of(a), of(overview)];
