@@ -133,7 +133,7 @@ def of_config(config: RunConfig, cluster: str, devices: int | None = None) -> Se
 
 
 LEFT_OUT = ("offload", "grad_dtype", "pipeline.overlap", "pipeline.layers_per_stage")
-"""Keys that the planner's estimate knows nothing of."""
+"""Keys that no control of the page has."""
 
 
 def _check(config: RunConfig) -> None:
