@@ -8,7 +8,7 @@ VENV := .venv$(if $(filter python3,$(PYTHON)),,-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 TYPES := .cache/types
 
-.PHONY: train test page lint bench planner-report clean
+.PHONY: train test page pictures lint bench planner-report clean
 
 train: $(VENV)/.run
 	$(BIN)/meshkit train launch/configs/quickstart.toml
@@ -36,6 +36,10 @@ planner-report: $(VENV)/.dev
 # The page of `meshkit view`, whose build is committed: needs Node 20 or newer; users don't.
 page:
 	cd meshkit/view/page && npm ci && npm run build
+
+# The pictures of README.md and docs/learn.md, from the page in Chromium.
+pictures: $(VENV)/.dev
+	$(BIN)/python -m tests.view.pictures
 
 clean:
 	rm -rf .venv .venv-* .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -13,7 +13,9 @@ def add(commands: Any) -> None:
     view.add_argument(
         "source", metavar="CONFIG_OR_RUN", nargs="?", help="a TOML file or a run's folder (default: a 70B on 64 GPUs)"
     )
-    view.add_argument("--cluster", metavar="KIND", default="h100", help="kind of devices (default: h100)")
+    view.add_argument(
+        "--cluster", metavar="64xh100", default="h100", help="devices, their kind alone, or a TOML file (default: h100)"
+    )
     view.add_argument("--export", type=Path, metavar="FILE", help="write the page as one file instead of serving it")
     view.add_argument("--port", type=int, default=0, metavar="N", help="of localhost (default: a free one)")
     view.add_argument("--no-browser", action="store_true", help="print the address, open nothing")

@@ -5,8 +5,11 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from meshkit.errors import MeshkitError
 from meshkit.planner.layout import SCHEDULES
-from meshkit.view.setting import PRECISION, RECOMPUTE, ZERO, Case, IllegalSettingError, Setting, World, resolve
+from meshkit.view.setting import PRECISION, RECOMPUTE, ZERO, Case, Setting, resolve
+from meshkit.view.words import Text, said
+from meshkit.view.world import World
 
 VALUES: dict[str, tuple[Any, ...]] = {
     "data": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512),
@@ -28,13 +31,12 @@ VALUES: dict[str, tuple[Any, ...]] = {
 class Choice:
     """A value of a control. change: the controls that differ when it is chosen, itself and those that must follow.
 
-    reason: why it cannot be chosen, and the name of the rule, "" when it can. fits: whether a device's memory holds it.
+    reason: why it cannot be chosen, None when it can. fits: whether a device's memory holds it.
     """
 
     value: int | str
     change: dict[str, int | str]
-    rule: str = ""
-    reason: str = ""
+    reason: Text | None = None
     fits: bool = True
 
 
@@ -53,8 +55,8 @@ def choices(world: World, setting: Setting) -> dict[str, list[Choice]]:
 def _choice(world: World, setting: Setting, name: str, value: int | str) -> Choice:
     try:
         case = adapted(world, setting, name, value)
-    except IllegalSettingError as error:
-        return Choice(value, {}, error.rule, str(error))
+    except MeshkitError as error:
+        return Choice(value, {}, said(str(error)))
     return Choice(value, changes(setting, case.setting), fits=case.estimate.fits)
 
 
@@ -67,7 +69,7 @@ def changes(old: Setting, new: Setting) -> dict[str, int | str]:
 def adapted(world: World, setting: Setting, name: str, value: int | str) -> Case:
     """The setting with one control changed, and no more of the others than the change needs.
 
-    Chunks follow the schedule, microbatches keep their size where they can. Raises the IllegalSettingError of the
+    Chunks follow the schedule, microbatches keep their size where they can. Raises the MeshkitError of the
     plain change when nothing near is legal.
     """
     wanted = setting.but({name: value})
@@ -77,11 +79,11 @@ def adapted(world: World, setting: Setting, name: str, value: int | str) -> Case
         wanted = dataclasses.replace(wanted, schedule="interleaved")
     if name == "model" and value in world.models:
         wanted = dataclasses.replace(wanted, sequence=min(setting.sequence, world.models[str(value)].context))
-    refused: IllegalSettingError | None = None
+    refused: MeshkitError | None = None
     for candidate in [wanted, *(_resplit(setting, wanted) if name != "microbatches" else ())]:
         try:
             return resolve(world, candidate)
-        except IllegalSettingError as error:
+        except MeshkitError as error:
             refused = refused or error
     assert refused is not None
     raise refused

@@ -1,6 +1,7 @@
 """`meshkit view`: from a config, a run's folder or nothing to the page."""
 
 import argparse
+import contextlib
 import json
 import sys
 import warnings
@@ -13,24 +14,25 @@ from meshkit.errors import MeshkitError
 from meshkit.mesh import resolve as resolve_mesh
 from meshkit.models.presets import sizes
 from meshkit.pipeline.costs import WIDENING, uncounted
-from meshkit.planner.layout import SCHEDULES
+from meshkit.planner.layout import SCHEDULES, Job
+from meshkit.planner.search import search
 from meshkit.view import export
 from meshkit.view.page_file import Boot, Preset
+from meshkit.view.performance import of_layout
 from meshkit.view.server import HOST, server
-from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Setting, World, resolve
+from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Setting, resolve
+from meshkit.view.world import OWN_MODEL, World, named
 
 CONFIG_FILE = "config.toml"
 TIMELINE = Path("profile") / "timeline.json"
 """Of a run's folder; the timeline is there after `meshkit train --profile`."""
-
-OWN_PRESET = "config"
-"""The preset's name, and the model's: the user's own."""
 
 
 def run(options: argparse.Namespace) -> int:
     """The command, with its options as `cli.py` reads them."""
     world, boot = prepare(options.source, options.cluster)
     if options.export is not None:
+        export.check(options.export)
         print("computing the layouts that the file will hold, half a minute or so", file=sys.stderr)
         size = export.write(world, boot, options.export)
         _say(options.json, f"{options.export}: {size / 2**20:.1f} MiB", file=str(options.export), bytes=size)
@@ -40,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     _say(options.json, f"{address} (Ctrl-C ends it)", address=address)
     if not options.no_browser:
         webbrowser.open(address)
-    with serving:
+    with serving, contextlib.suppress(KeyboardInterrupt):  # its end, not a failure
         serving.serve_forever()
     return 0
 
@@ -52,40 +54,69 @@ def _say(as_json: bool, text: str, **result: Any) -> None:
 def prepare(source: str | None, cluster: str) -> tuple[World, Boot]:
     """What there is to choose from, and the first setting: a config's or a run's, else Llama-3-70B on 64 GPUs.
 
+    cluster: a kind of devices, how many of it, or a cluster's file (see `named`).
     Raises MeshkitError for a source that is neither, and for a config whose layout cannot be drawn.
     """
     own, measured = None, None
+    kind, devices, clusters = named(cluster)
     if source is None:
-        world, first = World.of(), Setting(cluster=cluster)
+        world = World.of(clusters=clusters)
+        first = Setting(cluster=kind)
+        if devices is not None and (clusters or devices != first.mesh.devices):
+            first = planned(world, kind, devices)
     else:
         path = Path(source)
         if path.is_dir():
             measured, path = _timeline(path), path / CONFIG_FILE
         config = load(path)
         _check(config)
-        world = World.of(sizes(config.model))
-        first = own = of_config(config, cluster)
+        world = World.of(sizes(config.model), clusters)
+        first = own = of_config(config, kind, devices)
     resolve(world, first)
-    presets = ({OWN_PRESET: own} if own else {}) | PRESETS_OF_THE_PAGE
-    named = [Preset(name, setting.query) for name, setting in presets.items()]
+    presets = ({OWN_MODEL: own} if own else {}) | PRESETS_OF_THE_PAGE
+    by_name = [Preset(name, setting.query) for name, setting in presets.items()]
     lessons = {name: setting.query for name, setting in LESSONS.items()}
-    return world, Boot(first.query, named, lessons, measured)
+    return world, Boot(first.query, by_name, lessons, measured)
 
 
-def of_config(config: RunConfig, cluster: str) -> Setting:
-    """The setting of a run. Raises MeshkitError when its mesh leaves an axis open, or its schedule is a file."""
+SHOWN = ("llama3-70b", "llama3-8b", "llama3-1b", "tiny")
+"""What is put onto a cluster for which no config is given: the largest that fits."""
+
+
+def planned(world: World, kind: str, devices: int) -> Setting:
+    """The planner's best layout of a model on all of a cluster's devices."""
+    on = world.clusters[kind].take(devices)
+    for model in SHOWN:
+        sizes = world.models[model]
+        start = Setting(model, kind, sequence=min(Setting.sequence, sizes.context))
+        with contextlib.suppress(MeshkitError):  # no legal mesh of so many devices
+            best = search(Job(model, sizes, start.batch, start.sequence, start.precision), on).best
+            if best:
+                return of_layout(start, best[0])
+    raise MeshkitError(f"{on}: no layout of {', '.join(SHOWN)} fits it: give a config")
+
+
+def of_config(config: RunConfig, cluster: str, devices: int | None = None) -> Setting:
+    """The setting of a run, on as many devices if its mesh leaves that open.
+
+    Raises MeshkitError when nothing says how many, or when its schedule is a file.
+    """
     mesh, pipeline = config.mesh, config.pipeline
-    if config.devices is not None:
+    if -1 in mesh.sizes.values() and (known := devices or config.devices) is not None:
+        mesh = resolve_mesh(mesh, known)
+    elif config.devices is not None:
         mesh = resolve_mesh(mesh, config.devices)
     if -1 in mesh.sizes.values():
-        raise MeshkitError(f"mesh {mesh}: the view needs to know how many devices: set mesh.data, or devices")
+        raise MeshkitError(
+            f"mesh {mesh}: the view needs to know how many devices: set mesh.data, devices, or --cluster 64x{cluster}"
+        )
     if pipeline.schedule not in SCHEDULES:
         raise MeshkitError(
             f"pipeline.schedule = {pipeline.schedule!r}: the view knows {', '.join(SCHEDULES)}; "
             f"meshkit schedule {pipeline.schedule} draws a file"
         )
     return Setting(
-        OWN_PRESET,
+        OWN_MODEL,
         cluster,
         mesh.data,
         mesh.tensor,
@@ -102,7 +133,7 @@ def of_config(config: RunConfig, cluster: str) -> Setting:
 
 
 LEFT_OUT = ("offload", "grad_dtype", "pipeline.overlap", "pipeline.layers_per_stage")
-"""Keys that the planner's estimate knows nothing of."""
+"""Keys that no control of the page has."""
 
 
 def _check(config: RunConfig) -> None:

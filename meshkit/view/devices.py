@@ -8,6 +8,7 @@ from meshkit.mesh import AXES, TENSOR, crossings, place, placement_warning
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from meshkit.planner.cluster import LEVELS
 from meshkit.view.setting import Case
+from meshkit.view.words import Text, said
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +25,14 @@ class LinkFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """What a group of an axis exchanges: how often a step, bytes each time, seconds of a step in all."""
+    """What a group of an axis exchanges: how often a step, V bytes each time, V over what the group's links make of
+    it (more than one link's rate where a device passes on only a part of V), latency; seconds of a step in all."""
 
     name: str
     count: float
     volume_bytes: float
+    bytes_per_second: float
+    latency_seconds: float
     seconds: float
 
 
@@ -47,7 +51,8 @@ class Axis:
 @dataclasses.dataclass(frozen=True)
 class DeviceMap:
     """The mesh on its devices. device_at: device number, flat over [data, tensor, pipe]; a device's node is
-    device // per_node, its rack node // nodes_per_rack. layers: of each stage, a [first, end) range a chunk."""
+    device // per_node, its rack node // nodes_per_rack. layers: of each stage, a [first, end) range a chunk.
+    warning: of tensor groups that leave their node."""
 
     shape: list[int]
     device_at: list[int]
@@ -57,7 +62,7 @@ class DeviceMap:
     axes: dict[str, Axis]
     links: list[LinkFacts]
     layers: list[list[list[int]]]
-    warning: str
+    warning: Text | None
 
 
 def mesh(case: Case) -> DeviceMap:
@@ -65,7 +70,7 @@ def mesh(case: Case) -> DeviceMap:
     shape, cluster = case.setting.mesh, case.cluster
     grid = place(shape, case.nodes)
     node = grid // cluster.per_node
-    crossed = crossings(shape, case.nodes)
+    crossed, warning = crossings(shape, case.nodes), placement_warning(shape, case.nodes)
     units = (node, node // cluster.per_rack)
     axes = {}
     for dim, axis in enumerate(AXES):
@@ -82,18 +87,21 @@ def mesh(case: Case) -> DeviceMap:
         axes,
         links(case),
         [stage_layers(case, stage) for stage in range(shape.pipe)],
-        placement_warning(shape, case.nodes) or "",
+        said(warning) if warning else None,
     )
 
 
 def exchanges(case: Case, axis: str) -> list[Exchange]:
-    """The estimate's terms of an axis, those of the same name and volume together."""
-    found: dict[tuple[str, float], list[float]] = {}
+    """The estimate's terms of an axis that happen at all, those of the same name and volume together."""
+    found: dict[tuple[str, float], Exchange] = {}
     for term in case.estimate.terms:
-        if term.kind == axis:
-            count, seconds = found.get((term.name, term.volume), (0.0, 0.0))
-            found[term.name, term.volume] = [count + term.repeats, seconds + term.seconds]
-    return [Exchange(name, count, volume, seconds) for (name, volume), (count, seconds) in found.items()]
+        if term.kind == axis and term.repeats:
+            same = found.get((term.name, term.volume))
+            count, seconds = (same.count, same.seconds) if same else (0.0, 0.0)
+            found[term.name, term.volume] = Exchange(
+                term.name, count + term.repeats, term.volume, term.rate, term.extra, seconds + term.seconds
+            )
+    return list(found.values())
 
 
 def links(case: Case) -> list[LinkFacts]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshkit import __version__
+from meshkit.view.code import Snippet, snippets
 from meshkit.view.payload import to_json
 
 PAGE = resources.files("meshkit.view") / "static" / "index.html"
@@ -27,13 +28,14 @@ class Preset:
 
 @dataclasses.dataclass(frozen=True)
 class Boot:
-    """What the page knows before it asks: the first setting, presets, settings of Learn's figures by name, and a
-    recorded run's timeline if there is one."""
+    """What the page knows before it asks: the first setting, presets, settings of Learn's figures by name, a
+    recorded run's timeline if there is one, and the code that it points at."""
 
     query: str
     presets: list[Preset]
     lessons: dict[str, str]
     measured: Any = None
+    code: dict[str, Snippet] = dataclasses.field(default_factory=snippets)
     version: str = __version__
 
 
@@ -53,13 +55,19 @@ def _script(name: str, kind: str, text: str) -> str:
 
 # --- that the build is the source's ------------------------------------------------------------------
 
-UNBUILT = ("node_modules", "dist")
+SOURCE, UNBUILT = "meshkit/view/page", ("node_modules", "dist")
+LESSONS = ("docs/learn.md", "docs/learn.zh.md")
+"""In the repository: the page's source, and the text of its chapters."""
 
 
-def source_digest(folder: Path) -> str:
-    """SHA-256 over names and contents of the page's source; vite.config.ts writes the same into the build."""
+def source_digest(root: Path) -> str:
+    """SHA-256 over names and contents of what the page is built from; vite.config.ts writes the same into the build.
+
+    root: of the repository.
+    """
     digest = hashlib.sha256()
-    paths = [path for path in folder.rglob("*") if path.is_file() and not set(UNBUILT) & set(path.parts)]
-    for path in sorted(paths, key=lambda path: path.relative_to(folder).as_posix()):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    paths = [path.relative_to(root) for path in (root / SOURCE).rglob("*") if path.is_file()]
+    names = [path.as_posix() for path in paths if not set(UNBUILT) & set(path.parts)]
+    for name in sorted([*names, *LESSONS]):
+        digest.update(name.encode() + b"\0" + (root / name).read_bytes() + b"\0")
     return digest.hexdigest()

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meshkit.view import devices, perceptron, performance, schedules, storyboard, sweeps, weights
-from meshkit.view.setting import Case, World, parse, resolve
+from meshkit.view.setting import Case, parse, resolve
+from meshkit.view.world import World
 
 PARTS: dict[str, Callable[[Case], Any]] = {
     "overview": performance.overview,

@@ -9,6 +9,7 @@ from meshkit.planner.workload import COMPUTE, parameters
 from meshkit.view.choices import Choice, changes, choices
 from meshkit.view.devices import LinkFacts, links
 from meshkit.view.setting import Case, Setting
+from meshkit.view.words import Text, said
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Figures:
 class Change:
     """A layout one decision away. change: the controls that differ."""
 
-    what: str
+    what: Text
     change: dict[str, int | str]
     step_seconds: float
     peak_bytes: float
@@ -42,12 +43,11 @@ class Change:
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """kind: what the step waits for: memory, tensor, pipe, data, bubble or compute; share: of the step, of the budget
-    for memory. text: the planner's sentence. change: the neighbour that helps most; blocked: one that memory forbids.
+    for memory. change: the neighbour that helps most; blocked: one that memory forbids.
     """
 
     kind: str
     share: float
-    text: str
     change: Change | None
     blocked: Change | None
 
@@ -58,7 +58,7 @@ class Term:
 
     name: str
     kind: str
-    arithmetic: str
+    arithmetic: Text
     seconds: float
 
 
@@ -91,7 +91,7 @@ class ClusterFacts:
     memory_bytes: float
     reserve_bytes: float
     links: list[LinkFacts]
-    source: str
+    source: Text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ def overview(case: Case) -> Overview:
         device.memory,
         memory.RESERVE,
         links(case),
-        device.source,
+        said(device.source),
     )
     return Overview(
         dataclasses.asdict(case.setting),
@@ -146,7 +146,7 @@ def overview(case: Case) -> Overview:
         on,
         figures(case.estimate),
         diagnosis(case),
-        [Term(*row) for row in explain.arithmetic(case.estimate)],
+        [Term(name, kind, said(how), s) for name, kind, how, s in explain.arithmetic(case.estimate)],
     )
 
 
@@ -170,19 +170,21 @@ def figures(found: Estimate) -> Figures:
 
 def diagnosis(case: Case) -> Diagnosis:
     """The planner's diagnosis, with the setting that each change is."""
-    found, said = case.estimate, explain.diagnose(case.estimate)
+    found, told = case.estimate, explain.diagnose(case.estimate)
     share = {kind: seconds / found.step for kind, seconds in found.seconds.items()}
     longest = max((kind for kind in share if kind != COMPUTE), key=lambda kind: share[kind])
-    kind = said.bound.partition("-bound")[0].partition(":")[0]
+    kind = told.bound.partition("-bound")[0].partition(":")[0]
     named = {"communication": longest, "memory over": "memory"}.get(kind, kind)
     use = found.peak_memory / found.budget if named == "memory" else share[named]
-    change, blocked = (None if c is None else _change(case, c) for c in (said.change, said.blocked))
-    return Diagnosis(named, use, said.bound, change, blocked)
+    change, blocked = (None if c is None else _change(case, c) for c in (told.change, told.blocked))
+    return Diagnosis(named, use, change, blocked)
 
 
 def _change(case: Case, change: explain.Change) -> Change:
     found = change.estimate
-    return Change(change.what, changes(case.setting, of_layout(case.setting, found)), found.step, found.peak_memory)
+    return Change(
+        said(change.what), changes(case.setting, of_layout(case.setting, found)), found.step, found.peak_memory
+    )
 
 
 def of_layout(setting: Setting, found: Estimate) -> Setting:

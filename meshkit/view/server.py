@@ -3,15 +3,15 @@
 import contextlib
 import functools
 import http.server
-import json
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 from meshkit.errors import MeshkitError
 from meshkit.view.page_file import Boot, page
-from meshkit.view.payload import PARTS, part
-from meshkit.view.setting import World
+from meshkit.view.payload import PARTS, part, to_json
+from meshkit.view.words import said
+from meshkit.view.world import World
 
 HOST = "127.0.0.1"
 
@@ -19,7 +19,7 @@ API = "/api/"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """GET / is the page, GET /api/<part>?<setting> a part of it as JSON; an error is {"error": sentence}."""
+    """GET / is the page, GET /api/<part>?<setting> a part of it as JSON; an error is a Text."""
 
     def __init__(self, world: World, boot: Boot, *args: Any) -> None:
         self.world, self.boot = world, boot
@@ -34,9 +34,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             try:
                 self._send(HTTPStatus.OK, part(self.world, url.path.removeprefix(API), url.query))
             except MeshkitError as error:
-                self._send(HTTPStatus.BAD_REQUEST, json.dumps({"error": str(error)}))
+                self._send(HTTPStatus.BAD_REQUEST, to_json(said(str(error))))
         else:
-            self._send(HTTPStatus.NOT_FOUND, json.dumps({"error": f"{url.path}: there are / and {API}<part>"}))
+            self._send(HTTPStatus.NOT_FOUND, to_json(said(f"{url.path}: there are / and {API}<part>")))
 
     def _send(self, status: HTTPStatus, text: str, kind: str = "application/json") -> None:
         body = text.encode()

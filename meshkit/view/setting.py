@@ -1,29 +1,24 @@
 """What the page's controls say, and what it comes to: a job, a layout and a cluster, or the reason why not."""
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from meshkit.config import DataConfig, MeshShape, ModelConfig, PipelineConfig, RunConfig
+from meshkit.config import DataConfig, MeshShape, PipelineConfig, RunConfig
 from meshkit.errors import MeshkitError, nearest
-from meshkit.models.presets import PRESETS, Sizes, check_cut, sizes
+from meshkit.models.presets import check_cut
 from meshkit.pipeline.placement import Placement
 from meshkit.planner import flow
-from meshkit.planner.cluster import Cluster, regular
+from meshkit.planner.cluster import Cluster
 from meshkit.planner.estimate import Estimate, estimate_on, workload
-from meshkit.planner.hardware import CATALOGUE, GIGA, MICRO, Accelerator, Link
 from meshkit.planner.layout import SCHEDULES, Job, Layout, placement
 from meshkit.planner.workload import Workload
+from meshkit.view.world import World
 
-NODES_OF_A_RACK = 4
-"""Of 8 devices of 700 W with their host: what a rack of 40 kW cools."""
-
-ETHERNET = Link("Ethernet", 12.5 * GIGA, 20 * MICRO)
-"""100 Gb/s a device between racks. Latency assumed: a routed fabric of a few switches."""
-
+MOST = 2**16
+"""Devices that the page draws."""
 
 RECOMPUTE = ("full", "selective", "none")
 ZERO = (0, 1, 2, 3)
@@ -84,22 +79,6 @@ def parse(query: str) -> Setting:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class World:
-    """What there is to choose from: models by name, and clusters as (device, link between racks)."""
-
-    models: Mapping[str, Sizes]
-    clusters: Mapping[str, tuple[Accelerator, Link]]
-
-    @classmethod
-    def of(cls, own: Sizes | None = None) -> "World":
-        """All presets and the catalogue's devices; `own`, a config's model, as "config"."""
-        models = {name: sizes(ModelConfig(preset=name)) for name in PRESETS}
-        clusters = {name: (device, device.network) for name, device in CATALOGUE.items()}
-        clusters["h100-ethernet"] = (CATALOGUE["h100"], ETHERNET)
-        return cls(({"config": own} if own else {}) | models, clusters)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Case:
     """A setting that is legal, and what it stands for."""
 
@@ -130,41 +109,21 @@ class Case:
         return [device // self.cluster.per_node for device in range(self.cluster.devices)]
 
 
-class IllegalSettingError(MeshkitError):
-    """A setting that breaks a rule: "value", "cut", "layers", "batch", "schedule" or "nodes"."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        super().__init__(text)
-        self.rule = rule
-
-
-@contextlib.contextmanager
-def _rule(name: str) -> Iterator[None]:
-    """Says by which rule a setting is refused."""
-    try:
-        yield
-    except MeshkitError as error:
-        raise IllegalSettingError(name, str(error)) from None
-
-
 @functools.lru_cache(maxsize=8192)
 def resolve(world: World, setting: Setting) -> Case:
-    """The Case of a setting. Raises IllegalSettingError with the rule that it breaks, in the words of `train`."""
-    with _rule("value"):
-        run = _config(world, setting)
+    """The Case of a setting. Raises MeshkitError when it is not legal, in the words of `train`."""
+    run = _config(world, setting)
     model, mesh = world.models[setting.model], setting.mesh
-    with _rule("cut"):
-        check_cut(model, mesh, setting.sequence)
-    with _rule("layers"):
-        placement(model.layers, setting.pipe, setting.virtual)
-    with _rule("batch"):
-        size = run.microbatch_size(setting.data)
-    with _rule("schedule"):
-        # The builder's rules hold for m as they do for fewer microbatches, alike modulo P.
-        few = min(setting.microbatches, setting.microbatches % setting.pipe + setting.pipe)
-        flow.table(setting.schedule, setting.pipe, few, setting.virtual)
-    with _rule("nodes"):
-        work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence, setting.precision)
+    if mesh.devices > MOST:
+        raise MeshkitError(f"the mesh takes {mesh.devices} devices: this page draws {MOST} at most")
+    world.clusters[setting.cluster].take(mesh.devices)
+    check_cut(model, mesh, setting.sequence)
+    placement(model.layers, setting.pipe, setting.virtual)
+    size = run.microbatch_size(setting.data)
+    # The builder's rules hold for m as they do for fewer microbatches, alike modulo P.
+    few = min(setting.microbatches, setting.microbatches % setting.pipe + setting.pipe)
+    flow.table(setting.schedule, setting.pipe, few, setting.virtual)
+    work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence, setting.precision)
     layout = Layout(
         mesh, size, setting.microbatches, setting.schedule, setting.virtual, setting.recompute, setting.zero
     )
@@ -193,12 +152,7 @@ def _config(world: World, setting: Setting) -> RunConfig:
 @functools.lru_cache(maxsize=256)
 def _workload(world: World, model: str, kind: str, devices: int, sequence: int, precision: str) -> Workload:
     """One for all layouts of a model on as many devices: it remembers its parts."""
-    device, between_racks = world.clusters[kind]
-    cluster = regular(device, devices)
-    per_rack = min(cluster.nodes, NODES_OF_A_RACK)
-    links = (cluster.links[0], cluster.links[1], between_racks)
-    cluster = dataclasses.replace(cluster, per_rack=per_rack, links=links)
-    return workload(Job(model, world.models[model], 1, sequence, precision), cluster)
+    return workload(Job(model, world.models[model], 1, sequence, precision), world.clusters[kind].take(devices))
 
 
 # --- settings with a name -------------------------------------------------------------------------

@@ -1,121 +1,65 @@
-"""The page in a real Chromium. Skipped, with the reason, only where there is none."""
+"""The page in a real Chromium (see chromium.py): what it shows, what it does, how it looks."""
 
-import itertools
 import json
-import os
-import shutil
 import statistics
-import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from meshkit.view import command, export
+from meshkit.view import command, export, weights
 from meshkit.view.choices import choices
 from meshkit.view.page_file import Boot, Preset
-from meshkit.view.server import server
-from meshkit.view.setting import PRESETS_OF_THE_PAGE, Setting, World, resolve
+from meshkit.view.setting import PRESETS_OF_THE_PAGE, Setting, resolve
+from meshkit.view.world import World
+from tests.view.chromium import MODES, SHOTS, SIZES, Seen, browser, pick, seen, serve, settle, shared
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-Page = sync_api.Page
+__all__ = ["browser", "seen", "shared"]  # fixtures
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
-
-MODES = ("architecture", "data", "state", "performance", "learn")
-SIZES = {"desktop": (1440, 900), "laptop": (1024, 768), "phone": (390, 844)}
 SMALL = Setting("tiny", data=2, tensor=2, pipe=2, microbatches=4, batch=16, sequence=128, recompute="none")
+CROSSING = Setting("gpt3-175b", data=1, tensor=16, pipe=2, batch=64, microbatches=64, sequence=2048)
+LARGE = Setting("llama3-405b", data=32, tensor=8, pipe=16, batch=2048, microbatches=64)
 WORLD = World.of()
-SHOTS = Path(os.environ.get("MESHKIT_SHOTS", ".cache/view"))
 REDRAW_MS = 100
 """Of 4,096 devices, in the median: what still feels immediate."""
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator["sync_api.Browser"]:
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    world, boot = command.prepare(None, "h100")
-    serving = server(world, boot)
-    threading.Thread(target=serving.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{serving.server_port}/"
-    serving.shutdown()
-    serving.server_close()
+    yield from serve(*command.prepare(None, "h100"))
 
 
-def settle(page: "sync_api.Page") -> None:
-    """Until what is shown is the answer to what was asked."""
-    page.wait_for_function("window.meshkit?.settled()")
+# --- every mode ------------------------------------------------------------------------------------
 
 
-class Watched:
-    """A page, and whatever its console complained about."""
-
-    def __init__(self, browser: "sync_api.Browser", size: str = "desktop", **options: object) -> None:
-        width, height = SIZES[size]
-        options = {"reduced_motion": "reduce", "locale": "en-US"} | options
-        self.page = browser.new_page(viewport={"width": width, "height": height}, **options)
-        self.page.set_default_timeout(60_000)
-        self.faults: list[str] = []
-        complain = ("error", "warning")
-        self.page.on("console", lambda said: said.type in complain and self.faults.append(said.text))
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-
-    def open(self, address: str, **said: object) -> "sync_api.Page":
-        fragment = "&".join(f"{key}={value}" for key, value in said.items())
-        self.page.goto(f"{address}#{fragment}" if said else address)
-        settle(self.page)
-        return self.page
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_renders_every_preset(seen: Seen, address: str, mode: str) -> None:
+    for preset in PRESETS_OF_THE_PAGE.values():
+        page = seen.open(address, preset, mode=mode)
+        page.wait_for_function("[...document.querySelectorAll('canvas')].every((c) => c.width > 0 && c.height > 0)")
+        assert page.locator("#value-data").count() == (mode != "learn")
+        assert page.locator("main").inner_text() or page.locator("main canvas").count()
 
 
-@pytest.fixture
-def watched(browser: "sync_api.Browser") -> Iterator[Watched]:
-    opened = Watched(browser)
-    yield opened
-    opened.page.close()
-    assert opened.faults == []
-
-
-def layout(setting: Setting) -> str:
-    """As the fragment says it."""
-    return setting.query.replace("&", "%26").replace("=", "%3D")
-
-
-def pick(page: "sync_api.Page", control: str, value: object) -> None:
-    """Choose a value from a control's list."""
-    page.click(f"#value-{control}")
-    page.click(f'[data-control={control}] [role=option][data-value="{value}"]')
-    settle(page)
-
-
-# --- every mode, at every preset -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("mode", "preset"), list(itertools.product(MODES, PRESETS_OF_THE_PAGE)))
-def test_every_mode_renders_every_preset(watched: Watched, address: str, mode: str, preset: str) -> None:
-    page = watched.open(address, mode=mode, layout=layout(PRESETS_OF_THE_PAGE[preset]))
-    page.wait_for_function("[...document.querySelectorAll('canvas')].every((c) => c.width > 0 && c.height > 0)")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.locator("main").inner_text() or page.locator("main canvas").count()
-
-
-@pytest.mark.parametrize(("size", "theme", "lang"), list(itertools.product(SIZES, ("light", "dark"), ("en", "zh"))))
-def test_screenshots(browser: "sync_api.Browser", address: str, size: str, theme: str, lang: str) -> None:
-    """For people to look at: each mode, nothing wider than the window, nothing said in the console."""
-    opened = Watched(browser, size)
+@pytest.mark.parametrize(
+    ("size", "theme", "lang"), [(s, *how) for s in SIZES for how in (("light", "en"), ("dark", "zh"))]
+)
+def test_every_mode_looks_right(browser: Any, address: str, size: str, theme: str, lang: str) -> None:
+    """Pictures for people to look at; nothing wider than the window, nothing said in the console, no serious fault
+    of accessibility."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed").Axe()
+    opened = Seen(browser, size)
     SHOTS.mkdir(parents=True, exist_ok=True)
     for mode in MODES:
-        page = opened.open(address, mode=mode, theme=theme, lang=lang)
+        page = opened.open(address, Setting(), mode=mode, theme=theme, lang=lang)
         page.evaluate("document.fonts.ready")
         page.screenshot(path=SHOTS / f"{mode}-{size}-{theme}-{lang}.png")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), mode
+        if size != "laptop":
+            found = axe.run(page).response["violations"]
+            serious = [v for v in found if v["impact"] in ("serious", "critical")]
+            assert [(v["id"], [node["html"][:120] for node in v["nodes"][:4]]) for v in serious] == [], mode
     opened.page.close()
     assert opened.faults == []
 
@@ -127,9 +71,9 @@ def test_screenshots(browser: "sync_api.Browser", address: str, size: str, theme
     ("control", "value"), [("tensor", 8), ("pipe", 4), ("microbatches", 16), ("zero", 3), ("schedule", "gpipe")]
 )
 def test_a_control_changes_what_is_shown_to_what_python_says(
-    watched: Watched, address: str, control: str, value: int | str
+    seen: Seen, address: str, control: str, value: int | str
 ) -> None:
-    page = watched.open(address, mode="performance")
+    page = seen.open(address, Setting(), mode="performance")
     pick(page, control, value)
     found = resolve(WORLD, Setting().but({control: value})).estimate
     shown = page.locator(".waterfall .sum .num").first.inner_text()
@@ -141,28 +85,41 @@ def test_a_control_changes_what_is_shown_to_what_python_says(
     assert page.locator(f"#value-{control}").inner_text() == str(getattr(Setting(), control))
 
 
-def test_what_is_not_legal_cannot_be_chosen_and_says_why(watched: Watched, address: str) -> None:
-    page = watched.open(address)
-    before = page.evaluate("location.hash")
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_what_is_not_legal_cannot_be_chosen_and_says_why(seen: Seen, address: str, lang: str) -> None:
+    page = seen.open(address, Setting(), lang=lang)
     page.click("#value-tensor")
     refused = page.locator('[data-control=tensor] [role=option][data-value="16"]')
     [reason] = [choice.reason for choice in choices(WORLD, Setting())["tensor"] if choice.value == 16]
     assert refused.get_attribute("aria-disabled") == "true"
-    assert refused.locator("small").inner_text() == reason
+    assert refused.locator("small").inner_text() == getattr(reason, lang)
     refused.click(force=True)
     assert page.locator("#value-tensor").inner_text() == "4"
-    assert page.evaluate("location.hash") == before
+    page.keyboard.press("Escape")
 
 
-def test_a_setting_that_is_not_legal_is_said(browser: "sync_api.Browser", address: str) -> None:
-    opened = Watched(browser)
-    opened.page.goto(f"{address}#layout=tensor%3D16")
-    assert "kv_heads" in opened.page.locator("[role=alert] p").inner_text()
+@pytest.mark.parametrize(("lang", "word"), [("en", "does not split"), ("zh", "不能均分")])
+def test_a_setting_that_is_not_legal_is_said(browser: Any, address: str, lang: str, word: str) -> None:
+    opened = Seen(browser)
+    opened.page.goto(f"{address}#lang={lang}&layout=tensor%3D16")
+    assert word in opened.page.locator("[role=alert] p").inner_text()
+    opened.page.click("[role=alert] button")
+    settle(opened.page)
+    assert opened.page.locator("#value-tensor").inner_text() == "4"
     opened.page.close()
 
 
-def test_controls_work_from_the_keyboard_and_by_dragging(watched: Watched, address: str) -> None:
-    page = watched.open(address)
+@pytest.mark.parametrize(
+    "fragment", ["at=-5&mode=state", "at=x", "chapter=-1&mode=learn", "device=9.x", "mode=x&lang=fr"]
+)
+def test_a_url_that_says_nonsense_does_no_harm(seen: Seen, address: str, fragment: str) -> None:
+    seen.page.goto(f"{address}#{fragment}")
+    settle(seen.page)
+    assert seen.page.locator("main").inner_text()
+
+
+def test_controls_work_from_the_keyboard_and_by_dragging(seen: Seen, address: str) -> None:
+    page = seen.open(address, Setting())
     page.focus("#value-data")
     page.keyboard.press("ArrowUp")
     settle(page)
@@ -177,26 +134,38 @@ def test_controls_work_from_the_keyboard_and_by_dragging(watched: Watched, addre
     assert page.locator("#value-data").inner_text() == "8"
 
 
-def test_the_url_holds_what_is_seen(watched: Watched, address: str) -> None:
-    page = watched.open(address, mode="state", lang="zh", theme="dark")
+def test_the_url_holds_what_is_seen(seen: Seen, browser: Any, address: str) -> None:
+    page = seen.open(address, Setting(), mode="state", lang="zh", theme="dark")
     pick(page, "pipe", 4)
     page.select_option("[data-compare]", "gpipe")
-    page.wait_for_function("location.hash.includes('against=gpipe') && location.hash.includes('pipe%3D4')")
-    again = Watched(page.context.browser)
-    again.open(page.url)
+    page.click("[data-clock=ms]")
+    page.wait_for_function("['against=gpipe', 'pipe%3D4', 'clock=ms'].every((one) => location.hash.includes(one))")
+    again = Seen(browser)
+    again.page.goto(page.url)
+    settle(again.page)
     assert again.page.locator("#value-pipe").inner_text() == "4"
     assert again.page.locator("[data-compare]").input_value() == "gpipe"
+    assert again.page.locator("[data-clock=ms]").get_attribute("aria-pressed") == "true"
     assert again.page.evaluate("document.documentElement.lang") == "zh-CN"
     again.page.close()
+
+
+def test_the_planners_best_is_that_of_what_is_shown(seen: Seen, address: str) -> None:
+    page = seen.open(address, SMALL, mode="performance")
+    page.wait_for_function(
+        "[...document.querySelectorAll('[data-presets] option')].some((o) => o.value.includes('tiny'))"
+    )
+    page.select_option("[data-presets]", label="planner's best")
+    settle(page)
+    page.wait_for_selector(".best tr.present")
+    assert page.locator(".best tr.present td").first.inner_text() == "1"
 
 
 # --- modes -----------------------------------------------------------------------------------------
 
 
-def test_a_device_says_what_it_holds(watched: Watched, address: str) -> None:
-    from meshkit.view import weights
-
-    page = watched.open(address, mode="architecture", layout=layout(SMALL), device="1.1.1")
+def test_a_device_says_what_it_holds(seen: Seen, address: str) -> None:
+    page = seen.open(address, SMALL, mode="architecture", device="1.1.1")
     page.click('[data-parameter="blocks.attention.query.kernel"]')
     case = resolve(WORLD, SMALL)
     [query] = [p for p in weights.weights(case).parameters if p.path == "blocks.attention.query.kernel"]
@@ -209,14 +178,36 @@ def test_a_device_says_what_it_holds(watched: Watched, address: str) -> None:
     assert "Device 3" in page.locator(".inspector h2").inner_text()
 
 
-def test_a_tensor_group_on_two_nodes_is_flagged(watched: Watched, address: str) -> None:
-    case = Setting("gpt3-175b", data=1, tensor=16, pipe=2, batch=64, microbatches=64, sequence=2048)
-    page = watched.open(address, mode="architecture", layout=layout(case))
-    assert "2 of 2 tensor groups leave their node" in page.locator(".flag").inner_text()
+def test_the_code_is_shown_where_it_stands(seen: Seen, address: str) -> None:
+    page = seen.open(address, SMALL)
+    page.click('[data-code="meshkit/mesh.py:place"]')
+    assert page.locator("dialog header").inner_text().startswith("meshkit/mesh.py:")
+    assert "def place(" in page.locator("dialog pre").inner_text()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    page.click(".see dd button:not([data-code])")
+    assert page.locator("article h2").inner_text() == "Who sits where"
 
 
-def test_the_schedule_plays_to_its_end(watched: Watched, address: str) -> None:
-    page = watched.open(address, mode="state", layout=layout(SMALL))
+def test_links_are_as_bright_as_their_bytes(seen: Seen, address: str) -> None:
+    page = seen.open(address, Setting())
+    bright = {
+        axis: page.locator(f"[data-traffic={axis}] i").evaluate("(i) => Number(i.style.opacity)")
+        for axis in ("data", "tensor", "pipe")
+    }
+    assert 1 == bright["tensor"] > bright["data"] > bright["pipe"] > 0
+
+
+def test_a_tensor_group_on_two_nodes_is_flagged(seen: Seen, address: str) -> None:
+    page = seen.open(address, CROSSING)
+    assert (
+        "2 of 2 tensor groups (mesh.tensor = 16) have members on more than one node"
+        in page.locator(".flag").inner_text()
+    )
+
+
+def test_the_schedule_plays_to_its_end(seen: Seen, address: str) -> None:
+    page = seen.open(address, SMALL, mode="state")
     ticks = int(page.locator(".player input").get_attribute("max") or 0)
     for _ in range(ticks):
         page.click(".player button:nth-of-type(4)")
@@ -226,8 +217,8 @@ def test_the_schedule_plays_to_its_end(watched: Watched, address: str) -> None:
     page.wait_for_function(f"document.querySelector('.player input').value === '{ticks}'")
 
 
-def test_the_story_reaches_its_end(watched: Watched, address: str) -> None:
-    page = watched.open(address, mode="data", layout=layout(SMALL))
+def test_the_story_reaches_its_end(seen: Seen, address: str) -> None:
+    page = seen.open(address, SMALL, mode="data")
     steps = page.locator("[data-step]").count()
     for k in range(1, steps):
         page.click(".player button:nth-of-type(4)")
@@ -235,8 +226,8 @@ def test_the_story_reaches_its_end(watched: Watched, address: str) -> None:
         assert page.locator("[data-step][aria-current=step] .num").inner_text() == str(k + 1)
 
 
-def test_a_row_of_the_best_layouts_is_loaded(watched: Watched, address: str) -> None:
-    page = watched.open(address, mode="performance", layout=layout(SMALL))
+def test_a_row_of_the_best_layouts_is_loaded(seen: Seen, address: str) -> None:
+    page = seen.open(address, SMALL, mode="performance")
     row = page.locator(".best tbody tr").first
     row.wait_for()
     step = row.locator("td").nth(8).inner_text()
@@ -246,8 +237,8 @@ def test_a_row_of_the_best_layouts_is_loaded(watched: Watched, address: str) -> 
 
 
 @pytest.mark.parametrize("what", ["saveSvg", "savePng", "saveTrace"])
-def test_a_drawing_is_saved(watched: Watched, address: str, tmp_path: Path, what: str) -> None:
-    page = watched.open(address, mode="state", layout=layout(SMALL))
+def test_a_drawing_is_saved(seen: Seen, address: str, tmp_path: Path, what: str) -> None:
+    page = seen.open(address, SMALL, mode="state")
     with page.expect_download() as saved:
         page.select_option("[data-save]", what)
     path = tmp_path / saved.value.suggested_filename
@@ -260,19 +251,31 @@ def test_a_drawing_is_saved(watched: Watched, address: str, tmp_path: Path, what
         assert content.startswith({"saveSvg": b"<svg", "savePng": b"\x89PNG"}[what])
 
 
-def test_a_and_b_are_compared(watched: Watched, address: str) -> None:
-    page = watched.open(address, mode="performance", layout=layout(SMALL))
+def test_a_and_b_are_compared(seen: Seen, address: str) -> None:
+    page = seen.open(address, SMALL, mode="performance")
     page.click("[data-pin]")
     pick(page, "pipe", 1)
     page.wait_for_selector("table.compare")
     assert "pipe 2 → 1" in " ".join(page.locator(".difference").all_inner_texts())
 
 
-# --- languages, accessibility, size ------------------------------------------------------------------
+def test_4096_devices_stay_responsive(seen: Seen, address: str, record_property: Any) -> None:
+    for solid in (0, 1):
+        page = seen.open(address, LARGE, **({"solid": 1} if solid else {}))
+        times = []
+        page.focus("canvas")
+        for k in range(12):
+            page.keyboard.press(("ArrowDown", "ArrowRight")[k % 2])
+            times.append(float(page.locator("canvas").get_attribute("data-redraw-ms") or "nan"))
+        record_property(f"redraw_ms_{solid}", statistics.median(times))
+        assert statistics.median(times) < REDRAW_MS
 
 
-def test_both_languages_have_every_text(watched: Watched, address: str) -> None:
-    texts = watched.open(address).evaluate("meshkit.texts")
+# --- languages -------------------------------------------------------------------------------------
+
+
+def test_both_languages_have_every_text(seen: Seen, address: str) -> None:
+    texts = seen.open(address, SMALL).evaluate("meshkit.texts")
     blanks = lambda text: sorted(part.split("}")[0] for part in text.split("{")[1:])
     for key, (english, chinese) in texts.items():
         assert english, key
@@ -280,40 +283,22 @@ def test_both_languages_have_every_text(watched: Watched, address: str) -> None:
         assert blanks(english) == blanks(chinese), key
 
 
-@pytest.mark.parametrize(("mode", "theme"), list(itertools.product(MODES, ("light", "dark"))))
-def test_axe_finds_no_serious_fault(watched: Watched, address: str, mode: str, theme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
-    page = watched.open(address, mode=mode, theme=theme)
-    found = axe.Axe().run(page).response["violations"]
-    serious = [v for v in found if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [node["html"][:120] for node in v["nodes"][:4]]) for v in serious] == []
+# --- a file, a run -----------------------------------------------------------------------------------
 
 
-def test_4096_devices_stay_responsive(watched: Watched, address: str, record_property: pytest.FixtureRequest) -> None:
-    large = Setting("llama3-405b", data=32, tensor=8, pipe=16, batch=2048, microbatches=64)
-    page = watched.open(address, mode="architecture", layout=layout(large))
-    for view in (0, 1):
-        page.locator(".toolbar .segmented button").nth(view).click()
-        times = []
-        page.focus("canvas")
-        for k in range(12):
-            page.keyboard.press(("ArrowDown", "ArrowRight")[k % 2])
-            times.append(float(page.locator("canvas").get_attribute("data-redraw-ms") or "nan"))
-        record_property(f"redraw_ms_{view}", statistics.median(times))  # type: ignore[operator]
-        assert statistics.median(times) < REDRAW_MS
-
-
-def test_an_exported_page_needs_no_network(browser: "sync_api.Browser", tmp_path: Path) -> None:
+def test_an_exported_page_needs_no_network(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "FROM_FIRST", ("precision",))
     page_file = tmp_path / "page.html"
-    boot = Boot(SMALL.query, [Preset("small", SMALL.query)], {})
-    export.write(WORLD, boot, page_file)
-    opened = Watched(browser, offline=True)
+    export.write(WORLD, Boot(SMALL.query, [Preset("small", SMALL.query)], {}), page_file)
+    opened = Seen(browser, offline=True)
     for mode in MODES[:4]:
-        opened.open(page_file.as_uri(), mode=mode)
-    pick(opened.page, "microbatches", 8)
-    found = resolve(WORLD, SMALL.but({"microbatches": 8})).estimate
-    shown = opened.page.evaluate("meshkit.figures.value.step_seconds")
-    assert shown == pytest.approx(found.step, rel=1e-5)
+        opened.open(page_file.as_uri(), SMALL, mode=mode)
+    for control, value in (("microbatches", 8), ("precision", "float32")):
+        opened.open(page_file.as_uri(), SMALL, mode="performance")
+        pick(opened.page, control, value)
+        found = resolve(WORLD, SMALL.but({control: value})).estimate
+        shown = opened.page.evaluate("meshkit.figures.value.step_seconds")
+        assert shown == pytest.approx(found.step, rel=1e-5)
     opened.page.click("#value-model")
     away = opened.page.locator('[data-control=model] [role=option][data-value="llama3-8b"]')
     assert "not in this exported file" in away.inner_text()
@@ -321,20 +306,17 @@ def test_an_exported_page_needs_no_network(browser: "sync_api.Browser", tmp_path
     assert opened.faults == []
 
 
-def test_a_recorded_timeline_is_drawn_under_the_plan(browser: "sync_api.Browser", tmp_path: Path) -> None:
+def test_a_recorded_timeline_is_drawn_under_the_plan(browser: Any) -> None:
     names = [f"device {k}: data 0 tensor 0 pipe {k}" for k in range(2)]
     events: list[dict[str, object]] = [
         {"ph": "M", "pid": k, "name": "process_name", "args": {"name": name}} for k, name in enumerate(names)
     ]
     span = {"ph": "X", "cat": "actions", "tid": 1, "dur": 900.0}
     events += [span | {"pid": k, "name": f"F{k}", "ts": 1000.0 * k, "args": {"step": 0, "tick": k}} for k in range(2)]
-    boot = Boot(SMALL.query, [], {}, {"traceEvents": events})
-    serving = server(WORLD, boot)
-    threading.Thread(target=serving.serve_forever, daemon=True).start()
-    opened = Watched(browser)
-    page = opened.open(f"http://127.0.0.1:{serving.server_port}/", mode="state")
-    assert page.locator("[data-measured]").is_checked()
-    assert json.loads(page.evaluate("JSON.stringify(meshkit.measured)"))["to"] == pytest.approx(1.9)
-    opened.page.close()
-    serving.shutdown()
-    assert opened.faults == []
+    for at in serve(WORLD, Boot(SMALL.query, [], {}, {"traceEvents": events})):
+        opened = Seen(browser)
+        page = opened.open(at, SMALL, mode="state")
+        assert page.locator("[data-measured]").is_checked()
+        assert json.loads(page.evaluate("JSON.stringify(meshkit.measured)"))["to"] == pytest.approx(1.9)
+        opened.page.close()
+        assert opened.faults == []

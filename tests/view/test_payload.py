@@ -13,7 +13,8 @@ from meshkit.pipeline.timeline import CAUSES, asynchronous, lock_step
 from meshkit.planner import flow, search
 from meshkit.planner.cluster import groups
 from meshkit.view import devices, payload, perceptron, performance, schedules, storyboard, sweeps, weights
-from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Case, Setting, World, resolve
+from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Case, Setting, resolve
+from meshkit.view.world import World
 
 WORLD = World.of()
 SMALL = Setting("tiny", data=2, tensor=2, pipe=2, microbatches=4, batch=16, sequence=128, recompute="none")
@@ -43,7 +44,7 @@ def test_devices_sit_where_training_puts_them(case: Case) -> None:
     placed = meshes.place(case.setting.mesh, case.nodes)
     assert np.array_equal(np.array(part.device_at).reshape(part.shape), placed)
     assert sorted(part.device_at) == list(range(case.cluster.devices))
-    assert part.warning == (meshes.placement_warning(case.setting.mesh, case.nodes) or "")
+    assert (part.warning and part.warning.en) == meshes.placement_warning(case.setting.mesh, case.nodes)
 
 
 def test_groups_cross_the_links_that_the_planner_charges(case: Case) -> None:
@@ -206,9 +207,17 @@ def test_the_story_tells_each_step_of_a_batch(case: Case) -> None:
     part = storyboard.story(case)
     assert [step.key for step in part] == [key for key, *_ in storyboard.STORY]
     for step in part:
-        moves = bool(step.axis) and case.setting.mesh.sizes[step.axis] > 1
-        assert bool(step.link) == (moves or (step.axis == "pipe" and case.setting.pipe > 1))
-        assert step.total_seconds <= case.estimate.step
+        assert bool(step.exchanges) == (step.link >= 0) == bool(step.collective)
+        assert not step.exchanges or case.setting.mesh.sizes[step.axis] > 1
+        for one in step.exchanges:
+            each = one.volume_bytes / one.bytes_per_second + one.latency_seconds
+            assert one.count * each == pytest.approx(one.seconds)
+
+
+def test_the_story_leaves_nothing_of_a_step_out_but_the_bubble(case: Case) -> None:
+    part, found = storyboard.story(case), case.estimate
+    told = sum(step.compute_seconds + sum(one.seconds for one in step.exchanges) for step in part)
+    assert told == pytest.approx(found.step - found.bubble_seconds)
 
 
 def test_the_perceptrons_parts_add_up() -> None:

@@ -12,7 +12,8 @@ from meshkit.errors import MeshkitError
 from meshkit.view import payload
 from meshkit.view.page_file import Boot
 from meshkit.view.server import server
-from meshkit.view.setting import Setting, World
+from meshkit.view.setting import Setting
+from meshkit.view.world import World
 
 SMALL = Setting("tiny", data=2, tensor=2, pipe=2, microbatches=4, batch=16, sequence=128, recompute="none")
 WORLD = World.of()
@@ -52,14 +53,15 @@ def test_every_part_is_served(address: str, name: str) -> None:
 def test_what_is_not_legal_is_a_sentence(address: str) -> None:
     status, text = get(f"{address}/api/overview?tensor=16")
     assert status == 400
-    assert "kv_heads = 8" in json.loads(text)["error"]
+    assert "kv_heads = 8" in json.loads(text)["en"]
+    assert "不能均分" in json.loads(text)["zh"]
 
 
 @pytest.mark.parametrize("path", ["/api/", "/api/nothing", "/static/../../etc/passwd", "/favicon.ico"])
 def test_there_is_nothing_else(address: str, path: str) -> None:
     status, text = get(address + path)
     assert status == 404
-    assert "there are / and /api/" in json.loads(text)["error"]
+    assert "there are / and /api/" in json.loads(text)["en"]
 
 
 def test_a_port_that_is_taken_is_an_error(address: str) -> None:

@@ -7,15 +7,19 @@ import { viteSingleFile } from "vite-plugin-singlefile";
 
 const UNBUILT = new Set(["node_modules", "dist"]);
 
-/** As meshkit/view/page_file.py: SHA-256 over names and contents, in order of names. */
+const LESSONS = ["docs/learn.md", "docs/learn.zh.md"];
+
+/** As meshkit/view/page_file.py: SHA-256 over names and contents of this folder and the lessons, in order of names. */
 function sourceDigest(folder: string): string {
+  const root = join(folder, "../../..");
   const files = (readdirSync(folder, { recursive: true, withFileTypes: true }) as import("node:fs").Dirent[])
     .filter((entry) => entry.isFile())
-    .map((entry) => join(entry.parentPath, entry.name).slice(folder.length + 1))
-    .filter((path) => !path.split("/").some((part) => UNBUILT.has(part)));
+    .map((entry) => join(entry.parentPath, entry.name).slice(root.length + 1))
+    .filter((path) => !path.split("/").some((part) => UNBUILT.has(part)))
+    .concat(LESSONS);
   const digest = createHash("sha256");
   for (const path of files.sort((a, b) => (a < b ? -1 : 1)))
-    digest.update(path + "\0").update(readFileSync(join(folder, path))).update("\0");
+    digest.update(path + "\0").update(readFileSync(join(root, path))).update("\0");
   return digest.digest("hex");
 }
 
@@ -26,6 +30,7 @@ const stamp: Plugin = {
 };
 
 export default defineConfig({
+  server: { fs: { allow: ["../../.."] } },
   plugins: [viteSingleFile({ removeViteModuleLoader: true }), stamp],
   build: { outDir: "../static", emptyOutDir: true, target: "es2022", assetsInlineLimit: 1e9 },
 });

@@ -3,7 +3,9 @@
 export type Value = number | string;
 export type Setting = Record<string, Value>;
 
-export interface Choice { value: Value; change: Setting; rule: string; reason: string; fits: boolean }
+/** Python's own sentence in both languages. */
+export interface Text { en: string; zh: string }
+export interface Choice { value: Value; change: Setting; reason: Text | null; fits: boolean }
 export interface LinkFacts {
   level: string; name: string; bytes_per_second: number; reached_bytes_per_second: number; latency_seconds: number;
 }
@@ -12,7 +14,7 @@ export interface Figures {
   utilisation: number; bubble: number; memory_bytes: Record<string, number>; peak_bytes: number;
   budget_bytes: number; fits: boolean;
 }
-export interface Change { what: string; change: Setting; step_seconds: number; peak_bytes: number }
+export interface Change { what: Text; change: Setting; step_seconds: number; peak_bytes: number }
 export interface Overview {
   setting: Setting; query: string; microbatch: number; choices: Record<string, Choice[]>;
   model: {
@@ -21,19 +23,21 @@ export interface Overview {
   };
   cluster: {
     name: string; devices: number; nodes: number; per_node: number; nodes_per_rack: number; flops: number;
-    memory_bytes: number; reserve_bytes: number; links: LinkFacts[]; source: string;
+    memory_bytes: number; reserve_bytes: number; links: LinkFacts[]; source: Text;
   };
   figures: Figures;
-  diagnosis: { kind: string; share: number; text: string; change: Change | null; blocked: Change | null };
-  terms: { name: string; kind: string; arithmetic: string; seconds: number }[];
+  diagnosis: { kind: string; share: number; change: Change | null; blocked: Change | null };
+  terms: { name: string; kind: string; arithmetic: Text; seconds: number }[];
 }
-export interface Exchange { name: string; count: number; volume_bytes: number; seconds: number }
+export interface Exchange {
+  name: string; count: number; volume_bytes: number; bytes_per_second: number; latency_seconds: number; seconds: number;
+}
 export interface Axis {
   size: number; groups: number; levels: number[]; crossing_nodes: number; exchanges: Exchange[];
 }
 export interface Mesh {
   shape: [number, number, number]; device_at: number[]; per_node: number; nodes: number; nodes_per_rack: number;
-  axes: Record<AxisName, Axis>; links: LinkFacts[]; layers: [number, number][][]; warning: string;
+  axes: Record<AxisName, Axis>; links: LinkFacts[]; layers: [number, number][][]; warning: Text | null;
 }
 export interface Parameter {
   path: string; shape: number[]; spec: string; axes: AxisName[][]; local_shape: number[]; local_bytes: number;
@@ -53,8 +57,8 @@ export interface Table {
   resident_bytes: Record<string, number>; budget_bytes: number; capacity_bytes: number;
 }
 export interface Step {
-  key: string; axis: AxisName | ""; collective: string; shape: string; volume_bytes: number; count: number;
-  link: string; bytes_per_second: number; latency_seconds: number; seconds: number; total_seconds: number;
+  key: string; axis: AxisName | ""; collective: string; shape: Text; link: number; exchanges: Exchange[];
+  compute_seconds: number;
 }
 export interface Point {
   value: number; change: Setting; devices: number; step_seconds: number; tokens_per_second_device: number;
@@ -87,10 +91,10 @@ export interface TraceEvent {
 }
 export interface Boot {
   query: string; presets: { name: string; query: string }[]; lessons: Record<string, string>; measured: { traceEvents: TraceEvent[] } | null;
-  version: string;
+  version: string; code: Record<string, { line: number; text: string }>;
 }
 
-const NOWHERE: Boot = { query: "", presets: [], lessons: {}, measured: null, version: "dev" };
+const NOWHERE: Boot = { query: "", presets: [], lessons: {}, measured: null, version: "dev", code: {} };
 
 /** What Python wrote into the page; under Vite's own server, nothing. */
 export const boot: Boot = JSON.parse(document.getElementById("meshkit-boot")?.textContent ?? JSON.stringify(NOWHERE));
@@ -117,7 +121,14 @@ export async function ready(): Promise<void> {
 
 const asked = new Map<string, Promise<unknown>>();
 
-/** A part for a setting's query. Rejects with the Python side's sentence when the setting is not legal. */
+/** Why there is no answer: Python's sentence; "absent" from an exported file; "silent", the server. */
+export class Refusal extends Error {
+  constructor(readonly why: Text | "absent" | "silent") {
+    super(typeof why === "string" ? why : why.en);
+  }
+}
+
+/** A part for a setting's query. Rejects with a Refusal. */
 export function get<N extends PartName>(name: N, query: string): Promise<Parts[N]> {
   const key = `${name}?${query}`;
   if (!asked.has(key)) {
@@ -130,14 +141,29 @@ export function get<N extends PartName>(name: N, query: string): Promise<Parts[N
 
 async function fromPack(name: PartName, query: string): Promise<unknown> {
   const { settings, parts } = await pack!;
-  if (settings[query]?.[name] === undefined) throw new Error("not in this file");
-  return parts[settings[query][name]];
+  if (settings[query]?.[name] === undefined) throw new Refusal("absent");
+  return whole(parts[settings[query][name]]);
+}
+
+const PER_ONE = 10_000;
+
+/** A packed part with its long lists of numbers put together again: see `in_steps` in meshkit/view/export.py. */
+function whole(packed: unknown): unknown {
+  if (Array.isArray(packed)) return packed.map(whole);
+  if (packed === null || typeof packed !== "object") return packed;
+  if ("steps" in packed) {
+    let sum = 0;
+    return (packed.steps as number[]).map((step) => (sum += step) / PER_ONE);
+  }
+  return Object.fromEntries(Object.entries(packed).map(([name, value]) => [name, whole(value)]));
 }
 
 async function fromServer(key: string): Promise<unknown> {
-  const response = await fetch(`/api/${key}`);
+  const response = await fetch(`/api/${key}`).catch(() => {
+    throw new Refusal("silent");
+  });
   const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
+  if (!response.ok) throw new Refusal(answer);
   return answer;
 }
 

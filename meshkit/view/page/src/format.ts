@@ -5,8 +5,8 @@ import { format } from "d3-format";
 const three = format(".3~r");
 
 export function bytes(n: number): string {
-  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-    if (Math.abs(n) < 1024 || unit === "GiB") return `${n < 10 && unit === "B" ? Math.round(n) : three(n)} ${unit}`;
+  for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
+    if (Math.abs(n) < 1024 || unit === "TiB") return `${n < 10 && unit === "B" ? Math.round(n) : three(n)} ${unit}`;
     n /= 1024;
   }
   return "";
@@ -21,7 +21,7 @@ export function seconds(s: number): string {
   return `${three(s)} s`;
 }
 
-export const percent = (share: number): string => `${format(Math.abs(share) < 0.0995 ? ".1f" : ".0f")(share * 100)} %`;
+export const percent = (share: number): string => share > 0 && share < 5e-4 ? "< 0.1 %" : `${format(Math.abs(share) < 0.0995 ? ".1f" : ".0f")(share * 100)} %`;
 
 export const rate = (bytesPerSecond: number): string => `${three(bytesPerSecond / 1e9)} GB/s`;
 

@@ -10,14 +10,16 @@ import { Architecture, ArchitectureInspector } from "./modes/Architecture";
 import { Data, DataInspector } from "./modes/Data";
 import { Learn } from "./modes/Learn";
 import { Performance } from "./modes/Performance";
-import { recorded, State, StateInspector } from "./modes/State";
+import { recorded, State } from "./modes/State";
+import { StateInspector } from "./modes/StateInspector";
 import { paintPage } from "./palette";
+import { CodeWindow } from "./parts/Code";
 import { Controls } from "./parts/Controls";
 import { saveJson, savePng, saveSvg, shown } from "./parts/Drawing";
 import { perfetto } from "./perfetto";
 import * as store from "./store";
 import { answered, canRedo, canUndo, choose, lang, mode, MODES, query, redo, sheet, theme, undo, usePart, type Mode } from "./store";
-import { t, texts, type Key } from "./strings";
+import { t, texts, why, type Key } from "./strings";
 
 const VIEWS: Record<Mode, (props: { overview: Overview }) => preact.JSX.Element | null> = {
   architecture: Architecture, data: Data, state: State, performance: Performance, learn: Learn,
@@ -28,10 +30,13 @@ function App() {
   const { data: overview, error, stale } = usePart("overview");
   useEffect(() => {
     const press = (event: KeyboardEvent): void => {
-      if ((event.target as HTMLElement).closest("input, select")) return;
+      if ((event.target as HTMLElement).closest("input, select, dialog, [role=listbox]")) return;
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z") {
         event.preventDefault();
         (event.shiftKey ? redo : undo)();
+      } else if (event.ctrlKey && event.key.toLowerCase() === "y") {
+        event.preventDefault();
+        redo();
       }
       if (event.key === "Escape") sheet.value = "";
       const number = Number(event.key);
@@ -54,9 +59,9 @@ function App() {
       <main>
         {error && (
           <div class="refusal" role="alert">
-            <h2>{t("frame.failed")}</h2>
-            <p>{error}</p>
-            <button onClick={canUndo.value ? undo : () => choose(boot.query)}>{t("frame.undo")}</button>
+            <h2>{t(error.why === "silent" ? "frame.noAnswer" : "frame.failed")}</h2>
+            <p>{why(error)}</p>
+            <button onClick={canUndo.value ? undo : () => choose(boot.query)}>{t(canUndo.value ? "frame.undo" : "frame.begin")}</button>
           </div>
         )}
         {overview && <View overview={overview} />}
@@ -68,6 +73,7 @@ function App() {
         {mode.value !== "learn" && <button aria-pressed={sheet.value === "controls"} onClick={() => toggle("controls")}>{t("frame.controls")}</button>}
         {Inspector && <button aria-pressed={sheet.value === "inspector"} onClick={() => toggle("inspector")}>{t("frame.inspector")}</button>}
       </nav>
+      <CodeWindow />
     </div>
   );
 }
@@ -98,9 +104,9 @@ function Header() {
 }
 
 function Presets() {
-  const { data: best } = usePart("best");
+  const { data: best, stale } = usePart("best");
   const named: Record<string, Key> = { config: "frame.own" };
-  const row = best?.rows[0];
+  const row = stale ? undefined : best?.rows[0];
   const bestQuery = row && toQuery({
     ...fromQuery(query.value), data: row.mesh[0], tensor: row.mesh[1], pipe: row.mesh[2], schedule: row.schedule, virtual: row.virtual,
     microbatches: row.microbatches, recompute: row.recompute, zero: row.zero,
@@ -110,6 +116,7 @@ function Presets() {
     <select aria-label={t("frame.preset")} value={known ? query.value : ""} onChange={(event) => event.currentTarget.value && choose(event.currentTarget.value)} data-presets>
       {!known && <option value="">{t("frame.presetPick")}</option>}
       {boot.presets.map((preset) => <option key={preset.name} value={preset.query}>{named[preset.name] ? t(named[preset.name]) : preset.name}</option>)}
+      {stale && <option value="" disabled>{t("frame.best")}: {t("frame.loading")}</option>}
       {bestQuery && !boot.presets.some((preset) => preset.query === bestQuery) && (
         <option value={bestQuery} disabled={!store.reachable(fromQuery(bestQuery))}>{t("frame.best")}</option>
       )}
@@ -149,5 +156,5 @@ render(<App />, document.getElementById("app")!);
 const figures = signal<Overview["figures"] | null>(null);
 effect(() => void get("overview", query.value).then((overview) => (figures.value = overview.figures), () => (figures.value = null)));
 const settled = (): boolean =>
-  document.querySelector<HTMLElement>(".frame")?.dataset.query === query.value && !document.querySelector(".loading");
+  store.heeded() && document.querySelector<HTMLElement>(".frame")?.dataset.query === query.value && !document.querySelector(".loading");
 Object.assign(window, { meshkit: { texts, figures, settled, measured: recorded } });

@@ -1,6 +1,7 @@
 // Every colour of the page, once; CSS gets them as variables, drawings as values.
 
 import { computed, effect } from "@preact/signals";
+import type { LinkFacts } from "./api";
 import { theme, type Theme } from "./store";
 
 interface Palette {
@@ -49,14 +50,13 @@ export function paintPage(): void {
   });
 }
 
-export const linkColour = (name: string): string => {
+/** A link's line: its hue by kind, or by where it lies when the kind has none; thick by bandwidth, dashed when slow. */
+export function linkLine({ name, level, bytes_per_second }: LinkFacts): { stroke: string; width: number; dash?: number[] } {
   const { nvlink, infiniband, ethernet } = palette.value;
-  return /nvlink|infinity|ici/i.test(name) ? nvlink : /infiniband/i.test(name) ? infiniband : ethernet;
-};
-
-/** NVLink thick, InfiniBand medium, others thin and dashed. */
-export const linkLine = (name: string): { width: number; dash?: number[] } =>
-  /nvlink|infinity|ici/i.test(name) ? { width: 3 } : /infiniband/i.test(name) ? { width: 1.75 } : { width: 1.25, dash: [4, 3] };
+  const stroke = /ethernet|dcn|efa|omni/i.test(name) ? ethernet : /infiniband/i.test(name) ? infiniband
+    : { node: nvlink, network: infiniband }[level] ?? ethernet;
+  return bytes_per_second >= 100e9 ? { stroke, width: 3 } : bytes_per_second >= 20e9 ? { stroke, width: 1.75 } : { stroke, width: 1.25, dash: [4, 3] };
+}
 
 export const kindColour = (kind: string): string => {
   const colours = palette.value;

@@ -1,13 +1,18 @@
 // What the user sees and has chosen; all of it lives in the URL's fragment.
 
-import { batch, computed, effect, signal } from "@preact/signals";
+import { batch, computed, effect, signal, type Signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
-import { boot, fromQuery, get, held, toQuery, type PartName, type Parts, type Setting } from "./api";
+import { boot, fromQuery, get, held, Refusal, toQuery, type PartName, type Parts, type Setting } from "./api";
 
 export const MODES = ["architecture", "data", "state", "performance", "learn"] as const;
 export type Mode = (typeof MODES)[number];
 export type Lang = "en" | "zh";
 export type Theme = "light" | "dark";
+/** What time is: ticks, ms of the lock-step, ms of stages that wait for nothing but their inputs. */
+export const CLOCKS = ["ticks", "ms", "free"] as const;
+export type Clock = (typeof CLOCKS)[number];
+export const METRICS = ["tokens_per_second_device", "step_seconds", "eta", "bubble", "peak_bytes"] as const;
+export type Metric = (typeof METRICS)[number];
 export interface Place { data: number; tensor: number; pipe: number }
 
 export const query = signal(boot.query);
@@ -15,12 +20,22 @@ export const setting = computed<Setting>(() => fromQuery(query.value));
 export const mode = signal<Mode>("architecture");
 export const lang = signal<Lang>(navigator.language.startsWith("zh") ? "zh" : "en");
 export const theme = signal<Theme>(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+/** Architecture: the device and the parameter that are looked at; the mesh as a block. */
 export const device = signal<Place>({ data: 0, tensor: 0, pipe: 0 });
 export const parameter = signal("");
+export const solid = signal(false);
+/** Data: how far the story is. */
+export const story = signal(0);
+/** State: what time is, the other schedule, the cursor's tick, whether stages are unfolded to devices. */
+export const clock = signal<Clock>("ticks");
 export const against = signal("");
-export const pinned = signal("");
 export const cursor = signal(0);
+export const unfolded = signal(false);
+/** Performance: what sweeps show, the layout A. */
+export const metric = signal<Metric>("tokens_per_second_device");
+export const pinned = signal("");
 export const chapter = signal(0);
+
 export const sheet = signal<"" | "controls" | "inspector">("");
 export const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -64,57 +79,69 @@ export const reachable = (difference: Setting): boolean =>
 
 // --- the URL --------------------------------------------------------------------------------------
 
-const NUMBERS = ["data", "tensor", "pipe"] as const;
+/** What the URL says by name: frames keep what they are when it is silent, all others go back to their first value. */
+type Choice = [Signal<string>, readonly string[]];
+const FRAME: Record<string, Choice> = { mode: [mode, MODES], lang: [lang, ["en", "zh"]], theme: [theme, ["light", "dark"]] };
+const CHOSEN: Record<string, Choice> = { clock: [clock, CLOCKS], metric: [metric, METRICS] };
+const SWITCHES = { solid, unfolded };
+const NUMBERS = { story, at: cursor, chapter };
+const WORDS = { against, pinned, parameter };
+const PLACE = ["data", "tensor", "pipe"] as const;
+
+let heard = "";
+
+/** Whether the page shows what its URL says. */
+export const heeded = (): boolean => heard === location.hash;
+
+const whole = (text: string | null | undefined): number => (/^\d+$/.test(text ?? "") ? Number(text) : 0);
 
 export function readUrl(): void {
-  const said = new URLSearchParams(location.hash.slice(1));
+  heard = location.hash;
+  const said = new URLSearchParams(heard.slice(1));
   batch(() => {
-    const is = <T extends string>(values: readonly T[], name: string): T | undefined =>
-      values.find((value) => value === said.get(name));
-    mode.value = is(MODES, "mode") ?? mode.value;
-    lang.value = is(["en", "zh"] as const, "lang") ?? lang.value;
-    theme.value = is(["light", "dark"] as const, "theme") ?? theme.value;
-    against.value = said.get("against") ?? "";
-    pinned.value = said.get("pinned") ?? "";
-    parameter.value = said.get("parameter") ?? "";
-    cursor.value = Number(said.get("at") ?? 0);
-    chapter.value = Number(said.get("chapter") ?? 0);
-    const at = said.get("device")?.split(".").map(Number) ?? [0, 0, 0];
-    device.value = { data: at[0] || 0, tensor: at[1] || 0, pipe: at[2] || 0 };
-    const asked = said.get("layout");
-    if (asked) query.value = toQuery({ ...fromQuery(boot.query), ...fromQuery(asked) });
+    for (const [name, [one, values]] of Object.entries(FRAME)) one.value = values.find((value) => value === said.get(name)) ?? one.value;
+    for (const [name, [one, values]] of Object.entries(CHOSEN)) one.value = values.find((value) => value === said.get(name)) ?? values[0];
+    for (const [name, signal] of Object.entries(SWITCHES)) signal.value = said.has(name);
+    for (const [name, signal] of Object.entries(NUMBERS)) signal.value = whole(said.get(name));
+    for (const [name, signal] of Object.entries(WORDS)) signal.value = said.get(name) ?? "";
+    const [data, tensor, pipe] = PLACE.map((_, k) => whole(said.get("device")?.split(".")[k]));
+    device.value = { data, tensor, pipe };
+    query.value = toQuery({ ...fromQuery(boot.query), ...fromQuery(said.get("layout") ?? "") });
   });
 }
 
 export function followUrl(): void {
   let timer = 0;
   effect(() => {
-    const said = new URLSearchParams({ mode: mode.value, lang: lang.value, theme: theme.value });
+    const said = new URLSearchParams();
+    for (const [name, [signal]] of Object.entries(FRAME)) said.set(name, signal.value);
+    for (const [name, [signal, values]] of Object.entries(CHOSEN)) if (signal.value !== values[0]) said.set(name, signal.value);
+    for (const [name, signal] of Object.entries(SWITCHES)) if (signal.value) said.set(name, "1");
+    for (const [name, signal] of Object.entries({ ...NUMBERS, ...WORDS })) if (signal.value) said.set(name, String(signal.value));
     if (query.value !== boot.query) said.set("layout", query.value);
-    if (against.value) said.set("against", against.value);
-    if (pinned.value) said.set("pinned", pinned.value);
-    if (parameter.value) said.set("parameter", parameter.value);
-    if (cursor.value) said.set("at", String(cursor.value));
-    if (chapter.value) said.set("chapter", String(chapter.value));
-    const place = NUMBERS.map((axis) => device.value[axis]).join(".");
+    const place = PLACE.map((axis) => device.value[axis]).join(".");
     if (place !== "0.0.0") said.set("device", place);
     clearTimeout(timer);
-    timer = window.setTimeout(() => history.replaceState(null, "", `#${said}`), 150);
+    timer = window.setTimeout(() => {
+      if (!heeded()) return; // someone has gone on meanwhile
+      history.replaceState(null, "", `#${said}`);
+      heard = location.hash;
+    }, 150);
   });
 }
 
 // --- parts ----------------------------------------------------------------------------------------
 
-export interface Loaded<T> { data: T | null; stale: boolean; error: string }
+export interface Loaded<T> { data: T | null; stale: boolean; error: Refusal | null }
 
 /** A part for the present setting (or another); the last one stays, marked stale, until the new one is there. */
 export function usePart<N extends PartName>(name: N, of: string = query.value): Loaded<Parts[N]> {
-  const [loaded, setLoaded] = useState<Loaded<Parts[N]> & { of: string }>({ data: null, stale: true, error: "", of: "" });
+  const [loaded, setLoaded] = useState<Loaded<Parts[N]> & { of: string }>({ data: null, stale: true, error: null, of: "" });
   useEffect(() => {
     let wanted = true;
     get(name, of).then(
-      (data) => wanted && setLoaded({ data, stale: false, error: "", of }),
-      (error: Error) => wanted && setLoaded({ data: null, stale: false, error: error.message, of }),
+      (data) => wanted && setLoaded({ data, stale: false, error: null, of }),
+      (error: Refusal) => wanted && setLoaded({ data: null, stale: false, error, of }),
     );
     return () => void (wanted = false);
   }, [name, of]);

@@ -1,7 +1,7 @@
 // Every word of the page in both languages. The field's terms stay as they are in both.
 
+import type { Refusal, Text } from "./api";
 import { lang } from "./store";
-import { lessonStrings } from "./strings.lessons";
 import { storyStrings } from "./strings.story";
 
 const strings = {
@@ -19,6 +19,7 @@ const strings = {
   "frame.dark": ["Dark", "深色"],
   "frame.light": ["Light", "浅色"],
   "frame.undo": ["Undo", "撤销"],
+  "frame.begin": ["Back to the beginning", "回到最初"],
   "frame.redo": ["Redo", "重做"],
   "frame.save": ["Save", "保存"],
   "frame.saveSvg": ["drawing as SVG", "图形存为 SVG"],
@@ -30,6 +31,11 @@ const strings = {
   "frame.loading": ["computing…", "计算中…"],
   "frame.notHere": ["not in this exported file; `meshkit view` computes it", "此导出文件未包含；运行 `meshkit view` 可计算"],
   "frame.failed": ["This layout is not legal", "此布局不合法"],
+  "frame.silent": ["meshkit view does not answer: start it again", "meshkit view 没有应答：请重新启动"],
+  "frame.noAnswer": ["No answer", "没有应答"],
+  "frame.code": ["In the code", "代码位置"],
+  "frame.lesson": ["In Learn", "「学习」中"],
+  "frame.close": ["Close", "关闭"],
 
   "control.model": ["Model", "模型"],
   "control.cluster": ["Devices", "设备"],
@@ -39,7 +45,7 @@ const strings = {
   "control.schedule": ["Schedule", "调度"],
   "control.virtual": ["Chunks a stage, v", "每 stage 的 chunk 数 v"],
   "control.microbatches": ["Microbatches, m", "microbatch 数 m"],
-  "control.recompute": ["Recompute", "重计算 recompute"],
+  "control.recompute": ["Recompute", "重计算"],
   "control.zero": ["ZeRO", "ZeRO"],
   "control.precision": ["Precision", "精度"],
   "control.batch": ["Batch", "全局 batch"],
@@ -55,13 +61,6 @@ const strings = {
   "control.job": ["Job", "任务"],
   "control.drag": ["drag, arrow keys, or click for all values", "拖动、方向键，或点击查看全部取值"],
   "control.microbatchOf": ["of {b} × {s} tokens", "每个 {b} × {s} tokens"],
-
-  "rule.value": ["not a value of this control", "取值不合法"],
-  "rule.cut": ["a size does not split into T parts", "模型尺寸不能被 T 等分，或序列超出上下文"],
-  "rule.layers": ["too few layers for the stages", "层数少于 stage × chunk 数"],
-  "rule.batch": ["the batch does not split evenly", "batch 不能均分到副本与 microbatch"],
-  "rule.schedule": ["the schedule does not allow it", "该调度不允许"],
-  "rule.nodes": ["the devices do not fill their nodes", "设备数填不满节点"],
 
   "headline.memory": ["memory a device", "每设备显存"],
   "headline.of": ["of", "/"],
@@ -111,9 +110,11 @@ const strings = {
   "arch.alone": ["alone", "仅自己"],
   "arch.talks": ["Takes part in, each step", "每步参与的集合通信"],
   "arch.crosses": ["{n} of {all} {axis} groups leave their node", "{all} 个 {axis} 组中有 {n} 个跨节点"],
+  "arch.over": ["over {link}, {where}", "经 {link}（{where}）"],
   "arch.every": ["and {n} more", "另有 {n} 个"],
   "arch.shape": ["whole", "完整"],
   "arch.slice": ["here", "本设备"],
+  "arch.bytes": ["bytes", "字节"],
   "arch.master": ["float32 weights and moments", "float32 权重与动量"],
   "arch.layersEach": ["{n} layers of", "{n} 层，每层"],
   "arch.cut.columns": ["columns cut over tensor: outputs side by side", "按列切到 tensor：输出并排"],
@@ -122,6 +123,7 @@ const strings = {
   "arch.cut.whole": ["whole on every tensor peer", "每个 tensor 同组设备都有完整一份"],
   "arch.copies": ["same slice of {name}", "{name} 的相同切片"],
   "arch.links": ["Links", "链路"],
+  "arch.traffic": ["bytes of a device in a step: links that carry more are brighter", "每设备每步的字节数：传得越多的链路越亮"],
   "link.node": ["in a node", "节点内"],
   "link.network": ["between nodes", "节点间"],
   "link.spine": ["between racks", "机柜间"],
@@ -144,6 +146,8 @@ const strings = {
   "state.I": ["input gradient of microbatch {n}", "microbatch {n} 的输入梯度"],
   "state.W": ["weight gradient of microbatch {n}", "microbatch {n} 的权重梯度"],
   "state.chunk": ["chunk {n}", "chunk {n}"],
+  "state.hop": ["hop", "传递"],
+  "state.rest": ["rest of the step", "一步的其余部分"],
   "state.legend.F": ["F forward", "F 前向"],
   "state.legend.B": ["B backward", "B 反向"],
   "state.legend.I": ["I input gradient", "I 输入梯度"],
@@ -156,6 +160,7 @@ const strings = {
   "cause.short.imbalance": ["wait", "等待"],
   "state.bubble": ["bubble {share}", "气泡 {share}"],
   "state.memoryNow": ["memory now", "此刻显存"],
+  "state.freeMemory": ["Memory is that of the lock-step, which is what runs: see the other clocks.", "显存以实际运行的 lock-step 为准：见另外两种时钟。"],
   "state.reserved": ["reserved for activations", "为激活预留"],
   "state.total": ["{ticks} ticks, {time}", "{ticks} 个 tick，{time}"],
   "play.start": ["to the start", "到开头"],
@@ -182,6 +187,7 @@ const strings = {
   "perf.best": ["Best layouts of {n} devices", "{n} 台设备的最优布局"],
   "perf.bestNote": ["{fitting} of {legal} legal layouts fit memory; the fastest {n}.", "{legal} 个合法布局中 {fitting} 个放得下；最快的 {n} 个如下。"],
   "perf.filter": ["filter: t=8 1f1b", "筛选：t=8 1f1b"],
+  "perf.none": ["None of these.", "没有符合的布局。"],
   "perf.load": ["load layout", "载入布局"],
   "perf.arithmetic": ["The arithmetic, term by term", "逐项计算"],
   "perf.arithmeticNote": ["count × (volume ÷ rate + latency), of the busiest stage; with the bubble they add up to the step.", "次数 × (数据量 ÷ 速率 + 延迟)，取最忙的 stage；加上气泡等于一步。"],
@@ -205,6 +211,9 @@ const strings = {
   "table.eta": ["η", "η"],
   "table.bubble": ["bubble", "气泡"],
   "table.memory": ["memory", "显存"],
+  "learn.try": ["Try it", "动手试试"],
+  "learn.next": ["Next", "下一章"],
+  "learn.contents": ["Chapters", "章节"],
   "term.gradients": ["gradients, summed over replicas", "梯度：跨副本求和"],
   "term.weights": ["updated weights, gathered", "更新后的权重：收集"],
   "term.forward: partial sums": ["partial sums, forward", "部分和：前向"],
@@ -233,7 +242,7 @@ const strings = {
   "term.weights: gather weights": ["weights of a layer, gathered (weight gradient)", "单层权重：收集（权重梯度）"],
 } satisfies Record<string, [string, string]>;
 
-const all = { ...strings, ...storyStrings, ...lessonStrings };
+const all = { ...strings, ...storyStrings };
 export type Key = keyof typeof all;
 
 /** A text in the language of the page, its {blanks} filled in. */
@@ -241,6 +250,13 @@ export function t(key: Key, blanks: Record<string, string | number> = {}): strin
   const text = all[key][lang.value === "zh" ? 1 : 0];
   return text.replace(/\{(\w+)\}/g, (_, name) => String(blanks[name] ?? ""));
 }
+
+/** A sentence of Python's. */
+export const said = (text: Text): string => text[lang.value];
+
+/** Why a part is not there. */
+export const why = ({ why }: Refusal): string =>
+  why === "absent" ? t("frame.notHere") : why === "silent" ? t("frame.silent") : said(why);
 
 /** A word of Python's (a kind, a name), where the page has it; else as it is. */
 export function word(group: string, name: string): string {

@@ -1,7 +1,7 @@
 // The flat view of the mesh: devices on nodes and racks, the links between, the peers of one device lit up.
 
-import type { AxisName, Figures, Mesh } from "../api";
-import { linkColour, linkLine, MEMORY, memoryColour, palette } from "../palette";
+import { AXES, type AxisName, type Figures, type Mesh } from "../api";
+import { linkLine, MEMORY, memoryColour, palette } from "../palette";
 import type { Place } from "../store";
 import { t } from "../strings";
 import { deviceAt, levelBetween, nodeOf, places, rackOf, type Grid } from "./grid";
@@ -90,24 +90,38 @@ function houses(
 
 // --- links ------------------------------------------------------------------------------------------
 
+/** Bytes that a device exchanges along an axis in a step. */
+export const traffic = (mesh: Mesh, axis: AxisName): number =>
+  mesh.axes[axis].exchanges.reduce((sum, { count, volume_bytes }) => sum + count * volume_bytes, 0);
+
+const DECADES = 3; // below the busiest axis by so many, a link is as faint as can be
+
+/** How bright the links of an axis are: by the bytes of a step, in powers of ten. */
+export function brightness(mesh: Mesh, axis: AxisName): number {
+  const busiest = Math.max(...AXES.map((one) => traffic(mesh, one)));
+  const below = Math.log10(busiest / traffic(mesh, axis)); // infinite where nothing is exchanged
+  return 1 - 0.8 * Math.min(1, below / DECADES || 0);
+}
+
 function links(pen: Pen, mesh: Mesh, grid: Grid): void {
   const [D, T, P] = mesh.shape;
-  const join = (a: Place, b: Place, from: [number, number], to: [number, number]): void => {
-    const { name } = mesh.links[levelBetween(mesh, deviceAt(mesh, a), deviceAt(mesh, b))];
-    pen.path([from, to], { stroke: linkColour(name), ...linkLine(name), alpha: 0.85 });
+  const alpha = { data: brightness(mesh, "data"), tensor: brightness(mesh, "tensor"), pipe: brightness(mesh, "pipe") };
+  const join = (axis: AxisName, a: Place, b: Place, from: [number, number], to: [number, number]): void => {
+    const link = mesh.links[levelBetween(mesh, deviceAt(mesh, a), deviceAt(mesh, b))];
+    pen.path([from, to], { ...linkLine(link), alpha: alpha[axis] });
   };
   for (const place of places(mesh)) {
     const { x, y, w, h } = grid.box(place);
     if (place.tensor + 1 < T)
-      join(place, { ...place, tensor: place.tensor + 1 }, [x + w, y + h / 2], [x + w + grid.gap, y + h / 2]);
+      join("tensor", place, { ...place, tensor: place.tensor + 1 }, [x + w, y + h / 2], [x + w + grid.gap, y + h / 2]);
     if (place.pipe + 1 < P && place.tensor === T - 1) {
       const next = { ...place, pipe: place.pipe + 1, tensor: 0 };
       const right = grid.box(next).x;
-      join({ ...place, tensor: 0 }, next, [x + w, y + h / 2], [right - 5, y + h / 2]);
+      join("pipe", { ...place, tensor: 0 }, next, [x + w, y + h / 2], [right - 5, y + h / 2]);
       pen.path([[right - 8, y + h / 2 - 3.5], [right - 2, y + h / 2], [right - 8, y + h / 2 + 3.5]], { fill: palette.value.faint, closed: true });
     }
     if (place.data + 1 < D && (place.data + 1) % grid.perBlock)
-      join(place, { ...place, data: place.data + 1 }, [x + w / 2, y + h], [x + w / 2, y + h + grid.row]);
+      join("data", place, { ...place, data: place.data + 1 }, [x + w / 2, y + h], [x + w / 2, y + h + grid.row]);
   }
 }
 
@@ -160,6 +174,7 @@ function tile(pen: Pen, mesh: Mesh, grid: Grid, place: Place, lit: Place, select
   pen.text(String(number), x + w / 2, y + h / 2 - (w > 44 ? 4 : 0), {
     size: w > 44 ? 14 : 10, mono: true, align: "center", weight: axis ? 600 : 400, fill: axis === "self" ? colours.paper : colours.ink,
   });
+  if (axis && axis !== "self") pen.text(axis[0].toUpperCase(), x + w / 10, y + h / 6, { size: w > 44 ? 10 : 8, weight: 600, align: "center", fill: colours[axis] });
   if (w > 44 && figures) gauge(pen, x + 7, y + h - 13, w - 14, figures);
 }
 

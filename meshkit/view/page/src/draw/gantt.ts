@@ -2,12 +2,12 @@
 
 import type { Idle, Table } from "../api";
 import { palette } from "../palette";
+import type { Clock } from "../store";
 import { t } from "../strings";
 import type { Pen } from "./pen";
 
 export const KINDS = ["F", "B", "I", "W"] as const;
 export const CAUSES = ["fill", "drain", "imbalance"] as const;
-export type Clock = "ticks" | "ms" | "free";
 
 export interface Frame {
   x: number; y: number; width: number; from: number; to: number; rowHeight: number; areaHeight: number;

@@ -1,6 +1,6 @@
 // Where each device of the mesh stands on the blueprint: replicas are rows, stages columns, tensor peers side by side.
 
-import type { Mesh } from "../api";
+import type { AxisName, Mesh } from "../api";
 import type { Size } from "../parts/Drawing";
 import type { Place } from "../store";
 
@@ -76,6 +76,13 @@ export const rackOf = (mesh: Mesh, device: number): number => Math.floor(nodeOf(
 /** Index into mesh.links of the link between two devices. */
 export const levelBetween = (mesh: Mesh, a: number, b: number): number =>
   nodeOf(mesh, a) === nodeOf(mesh, b) ? 0 : rackOf(mesh, a) === rackOf(mesh, b) ? 1 : 2;
+
+/** Index into mesh.links of the widest link that a device's group on an axis crosses; −1 when it is alone. */
+export function levelOf(mesh: Mesh, axis: AxisName, place: Place): number {
+  const [, T, P] = mesh.shape;
+  const group = { data: place.tensor * P + place.pipe, tensor: place.data * P + place.pipe, pipe: place.data * T + place.tensor };
+  return mesh.axes[axis].levels[group[axis]];
+}
 
 export function* places(mesh: Mesh): Generator<Place> {
   const [D, T, P] = mesh.shape;

@@ -1,7 +1,7 @@
 // What a profiled step did when: a row for each stage's first device, from the run's recorded timeline.
 
 import type { TraceEvent } from "../api";
-import { linkColour, palette } from "../palette";
+import { palette } from "../palette";
 import { t } from "../strings";
 import { kindFill, type Frame } from "./gantt";
 import type { Pen } from "./pen";
@@ -35,7 +35,7 @@ export function measured(pen: Pen, data: Measured, frame: Frame): void {
       const [a, b] = [x(span.ts / 1e3), x((span.ts + span.dur) / 1e3)];
       const kind = ACTION.exec(span.name);
       const hop = HOP.test(span.name);
-      const fill = kind ? kindFill(kind[1]) : hop ? linkColour("InfiniBand") : span.cat === "step" ? colours.dataSoft : colours.hair;
+      const fill = kind ? kindFill(kind[1]) : hop ? palette.value.infiniband : span.cat === "step" ? colours.dataSoft : colours.hair;
       const [top, high] = hop ? [y + frame.rowHeight - 4, 4] : [y + 0.5, frame.rowHeight - 1];
       pen.rect(a, top, Math.max(0.75, b - a - 0.5), high, kind || hop ? { fill } : { fill, stroke: colours.line });
       const label = kind ? kind[2] : span.name;
@@ -50,5 +50,15 @@ const HOP = /^hop/;
 
 /** Spans may overlap, as a device waits for its peers: the table's actions above what is around them. */
 const rank = (name: string): number => (HOP.test(name) ? 2 : ACTION.test(name) ? 1 : 0);
+
+/** The span at a point, the one on top. */
+export function measuredAt(data: Measured, frame: Frame, px: number, py: number): { span: TraceEvent; stage: number } | null {
+  const pitch = frame.rowHeight + 8;
+  const device = data.devices.find(({ stage }) => py >= frame.y + stage * pitch && py < frame.y + stage * pitch + frame.rowHeight);
+  const us = 1e3 * (data.from + ((px - frame.x) / frame.width) * (data.to - data.from));
+  const there = data.spans.filter((one) => one.pid === device?.pid && one.ts <= us && us < one.ts + one.dur);
+  const span = there.sort((a, b) => rank(a.name) - rank(b.name)).at(-1);
+  return device && span ? { span, stage: device.stage } : null;
+}
 
 export const measuredHeight = (data: Measured, frame: Frame): number => data.devices.length * (frame.rowHeight + 8);

@@ -2,7 +2,8 @@
 
 import type { Table } from "../api";
 import { palette } from "../palette";
-import { idleOf, joined, KINDS, pitchOf, scale, when, type Clock, type Frame } from "./gantt";
+import type { Clock } from "../store";
+import { idleOf, joined, KINDS, pitchOf, scale, when, type Frame } from "./gantt";
 import type { Pen } from "./pen";
 
 export interface Spot { action: number; stage: number; cause: number; from: number; to: number }

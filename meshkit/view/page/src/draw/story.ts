@@ -4,7 +4,7 @@ import type { Matrix, Perceptron } from "../api";
 import { palette } from "../palette";
 import type { Size } from "../parts/Drawing";
 import { t } from "../strings";
-import type { Pen } from "./pen";
+import type { Pen, TextStyle } from "./pen";
 
 type Scene = (stage: Stage, data: Perceptron, p: number) => void;
 
@@ -24,16 +24,46 @@ interface Look {
 
 const WEIGHT = 0.5; // weights are small: their full colour
 
-/** A drawing surface of 900 × 520, fitted into whatever there is. */
-class Stage {
-  private unit: number;
-  private left: number;
-  private top: number;
+interface Bounds { left: number; top: number; right: number; bottom: number }
 
-  constructor(private pen: Pen, size: Size) {
-    this.unit = Math.min(size.width / 880, size.height / 520);
-    this.left = (size.width - 880 * this.unit) / 2;
-    this.top = (size.height - 520 * this.unit) / 2;
+/** A pen that draws nothing and knows how far it went. */
+class Surveyor implements Pen {
+  readonly bounds: Bounds = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity };
+
+  rect(x: number, y: number, w: number, h: number): void {
+    const to = this.bounds;
+    to.left = Math.min(to.left, x);
+    to.top = Math.min(to.top, y);
+    to.right = Math.max(to.right, x + w);
+    to.bottom = Math.max(to.bottom, y + h);
+  }
+  path(points: [number, number][]): void {
+    for (const [x, y] of points) this.rect(x, y, 0, 0);
+  }
+  text(words: string, x: number, y: number, { size = 12, align = "left", mono }: TextStyle = {}): void {
+    const letter = (one: string): number => (one > "\u2e80" ? 1 : mono ? 0.6 : 0.54);
+    const wide = size * [...words].reduce((sum, one) => sum + letter(one), 0);
+    this.rect(x - { left: 0, center: wide / 2, right: wide }[align], y - size * 0.6, wide, size * 1.2);
+  }
+}
+
+const MARGIN = 24;
+const CLEAR = 9; // pixels between a matrix and the middle of its label
+const SMALLEST = 9; // of text
+const LARGEST = 1.5; // beyond, matrices are no clearer
+
+/** A drawing surface that fits what a scene draws from its beginning to its end into whatever there is. */
+class Stage {
+  private unit = 1;
+  private left = 0;
+  private top = 0;
+
+  constructor(private pen: Pen, readonly link: string, size?: Size, bounds?: Bounds) {
+    if (!size || !bounds) return;
+    const [wide, high] = [bounds.right - bounds.left, bounds.bottom - bounds.top];
+    this.unit = Math.max(0.2, Math.min(LARGEST, (size.width - 2 * MARGIN) / wide, (size.height - 2 * MARGIN) / high));
+    this.left = (size.width - wide * this.unit) / 2 - bounds.left * this.unit;
+    this.top = (size.height - high * this.unit) / 2 - bounds.top * this.unit;
   }
 
   /** A matrix as shades of its values, its top left corner at x, y; [w, h] of what was drawn. */
@@ -54,13 +84,13 @@ class Stage {
       const [i, j] = look.lit;
       this.pen.rect(X + j * cell * u - 1, Y + i * cell * u - 1, cell * u + 2, cell * u + 2, { stroke: colours.ink, width: 2 });
     }
-    if (look.label) this.say(look.label, x, y - 12, { fill: look.hue ?? colours.soft, weight: 600 });
-    if (look.note) this.say(look.note, x, y + h + 13, { fill: colours.faint, size: 11 });
+    if (look.label) this.say(look.label, x, y - Math.max(12, CLEAR / u), { fill: look.hue ?? colours.soft, weight: 600 });
+    if (look.note) this.say(look.note, x, y + h + Math.max(13, CLEAR / u), { fill: colours.faint, size: 11 });
   }
 
   say(words: string, x: number, y: number, style: { size?: number; fill?: string; weight?: number; mono?: boolean; align?: "left" | "center" | "right" } = {}): void {
     const [X, Y] = this.at(x, y);
-    this.pen.text(words, X, Y, { size: Math.max(10, (style.size ?? 12) * Math.min(1.1, Math.max(0.85, this.unit))), fill: palette.value.ink, ...style, ...(style.size ? { size: Math.max(10, style.size * Math.min(1.2, this.unit)) } : {}) });
+    this.pen.text(words, X, Y, { fill: palette.value.ink, ...style, size: Math.max(SMALLEST, (style.size ?? 12) * Math.min(1.2, this.unit)) });
   }
 
   box(x: number, y: number, w: number, h: number, hue: string, label: string, fill?: string): void {
@@ -109,7 +139,7 @@ const SCENES: Record<string, Scene> = {
   },
   embed(stage, { w1_HI }, p) {
     const { pipe, tensor, ink, faint } = palette.value;
-    stage.say(t("story.table"), 470, 66, { weight: 600 });
+    stage.say(t("story.table"), 470 + 32 * 9, 66, { weight: 600, align: "right" });
     const bands = 4;
     for (let k = 0; k < bands; k++) {
       stage.heat(rows(w1_HI, 8 * k, 8 * k + 8), 470, 90 + k * 92, 9, { most: WEIGHT, hue: k % 2 ? tensor : pipe });
@@ -163,17 +193,17 @@ const SCENES: Record<string, Scene> = {
     stage.heat(done, 60, 340, cell, { hue: ink, label: "Y = X₁W₁ + X₂W₂", lit });
     stage.say("=", 34, 384, { size: 20, fill: soft });
     const [a, b, c] = [partial_BO[0], partial_BO[1], y_BO].map((matrix) => matrix[lit[0]][lit[1]]);
-    stage.say(`Y₁[${lit}]`, 470, 94, { fill: soft }); stage.say(signed(a), 640, 94, { size: 24, mono: true, align: "right", fill: tensor });
-    stage.say(`Y₂[${lit}]`, 470, 229, { fill: soft }); stage.say(signed(b), 640, 229, { size: 24, mono: true, align: "right", fill: tensor });
-    stage.say(`Y[${lit}]`, 470, 384, { fill: soft }); stage.say(signed(c), 640, 384, { size: 24, mono: true, align: "right", weight: 600 });
-    stage.say("+", 670, 229, { size: 20, fill: soft }); stage.say("=", 670, 384, { size: 20, fill: soft });
-    if (p > 0.95) stage.say(t("story.error", { error: error.toExponential(0) }), 470, 450, { fill: good });
+    stage.say(`Y₁[${lit}]`, 440, 94, { fill: soft }); stage.say(signed(a), 660, 94, { size: 24, mono: true, align: "right", fill: tensor });
+    stage.say(`Y₂[${lit}]`, 440, 229, { fill: soft }); stage.say(signed(b), 660, 229, { size: 24, mono: true, align: "right", fill: tensor });
+    stage.say(`Y[${lit}]`, 440, 384, { fill: soft }); stage.say(signed(c), 660, 384, { size: 24, mono: true, align: "right", weight: 600 });
+    stage.say("+", 690, 229, { size: 20, fill: soft }); stage.say("=", 690, 384, { size: 20, fill: soft });
+    if (p > 0.95) stage.say(t("story.error", { error: error.toExponential(0) }), 60, 455, { fill: good });
   },
   hop(stage, { hidden_BH }, p) {
-    const { pipe, B, infiniband } = palette.value;
+    const { pipe, B } = palette.value;
     stage.box(40, 120, 300, 280, pipe, t("arch.stage", { n: 0 }) + " · W1");
     stage.box(560, 120, 300, 280, pipe, t("arch.stage", { n: 1 }) + " · W2");
-    stage.arrow(345, 260, 553, 260, infiniband, 1);
+    stage.arrow(345, 260, 553, 260, stage.link, 1);
     [3, 2, 1, 0].forEach((m) => {
       const go = between(p, m * 0.2, m * 0.2 + 0.35);
       stage.heat(columns(rows(hidden_BH, 2 * m, 2 * m + 2), 0, 32), mix(72, 592, go), 170 + m * 54, 7.2, { hue: B });
@@ -188,13 +218,13 @@ const SCENES: Record<string, Scene> = {
     if (shown === 16) stage.say(`L = ${loss.toFixed(3)}`, 650, 250, { size: 24, mono: true, weight: 600 });
   },
   backward(stage, { dy_BO, dhidden_BH, gradient_OH }, p) {
-    const { pipe, B, tensor, infiniband } = palette.value;
+    const { pipe, B, tensor } = palette.value;
     stage.box(40, 100, 340, 320, pipe, t("arch.stage", { n: 0 }) + " · W1");
     stage.box(520, 100, 340, 320, pipe, t("arch.stage", { n: 1 }) + " · W2");
     stage.heat(rows(dy_BO, 0, 2), 600, 160, 13, { most: 0.1, hue: B, label: "dY [2, 16]" });
     stage.arrow(700, 195, 700, 235, B, between(p, 0.1, 0.3));
     if (p > 0.3) stage.heat(columns(gradient_OH[0], 0, 40), 580, 260, 6, { most: 0.3, hue: tensor, label: "dW2 += dYᵀ H" });
-    stage.arrow(515, 260, 387, 260, infiniband, between(p, 0.4, 0.6));
+    stage.arrow(515, 260, 387, 260, stage.link, between(p, 0.4, 0.6));
     const go = between(p, 0.4, 0.7);
     if (go > 0) stage.heat(columns(rows(dhidden_BH, 0, 2), 0, 24), mix(560, 80, go), 200, 10, { most: 0.06, hue: B, label: "dH [2, 64] = dY W2" });
     if (p > 0.75) stage.say("dW1 += (dH · relu′)ᵀ X", 80, 300, { fill: tensor, weight: 600 });
@@ -244,6 +274,9 @@ const SCENES: Record<string, Scene> = {
 
 export const SCENE_KEYS = Object.keys(SCENES);
 
-export function scene(pen: Pen, size: Size, key: string, data: Perceptron, p: number): void {
-  SCENES[key](new Stage(pen, size), data, p);
+/** link: the colour of the link between stages. */
+export function scene(pen: Pen, size: Size, key: string, data: Perceptron, p: number, link: string): void {
+  const surveyor = new Surveyor();
+  for (const moment of [0.001, 0.5, 1]) SCENES[key](new Stage(surveyor, link), data, moment);
+  SCENES[key](new Stage(pen, link, size, surveyor.bounds), data, p);
 }

@@ -1,20 +1,18 @@
 // The mesh on its devices, and what one of them holds.
 
-import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { AXES, type AxisName, type Exchange, type Mesh, type Overview, type Parameter, type Weights } from "../api";
-import { blueprint } from "../draw/blueprint";
+import { blueprint, brightness, traffic } from "../draw/blueprint";
 import { cuboid, projection } from "../draw/cuboid";
-import { around, clamp, deviceAt, grid, nodeOf, places, rackOf } from "../draw/grid";
+import { around, clamp, deviceAt, grid, levelOf, nodeOf, places, rackOf } from "../draw/grid";
 import type { Pen } from "../draw/pen";
 import { bytes, count, rate, seconds, shape } from "../format";
-import { kindColour, linkColour, linkLine, MEMORY, memoryColour, palette } from "../palette";
+import { kindColour, linkLine, MEMORY, memoryColour, palette } from "../palette";
+import { CodeLink, SeeAlso } from "../parts/Code";
 import { Drawing, type Size } from "../parts/Drawing";
 import { Matrix, slice } from "../parts/Matrix";
-import { device, parameter, usePart, type Place } from "../store";
-import { t, word, type Key } from "../strings";
-
-const solid = signal(false);
+import { device, parameter, solid, usePart, type Place } from "../store";
+import { said, t, why, word, type Key } from "../strings";
 
 const ARROWS: Record<string, [AxisName, number]> = {
   ArrowUp: ["data", -1], ArrowDown: ["data", 1], ArrowLeft: ["tensor", -1], ArrowRight: ["tensor", 1],
@@ -65,9 +63,7 @@ export function Architecture({ overview }: { overview: Overview }) {
         {chosen && <p class="copies"><i />{t("arch.copies", { name: chosen.path.replace(/^blocks\./, "") })}</p>}
         <LinkLegend mesh={mesh} />
       </div>
-      {AXES.filter((axis) => mesh.axes[axis].crossing_nodes > 0 && axis === "tensor").map((axis) => (
-        <p class="flag" role="status" key={axis}>⚠ {t("arch.crosses", { n: mesh.axes[axis].crossing_nodes, all: mesh.axes[axis].groups, axis })}. {mesh.warning}</p>
-      ))}
+      {mesh.warning && <p class="flag" role="status">⚠ {said(mesh.warning)}</p>}
       <Drawing
         main
         label={t("arch.drawing")}
@@ -95,9 +91,11 @@ export function Architecture({ overview }: { overview: Overview }) {
   );
 }
 
+const ROW = 60; // pixels of a replica whose devices can be read
+
 /** Where devices are too many to be read: those around one, large. */
 function detail(pen: Pen, mesh: Mesh, lit: Place, size: Size, top: number, figures: Overview["figures"]): void {
-  const part = around(mesh, lit, 3, size.width > 700 ? 3 : 1);
+  const part = around(mesh, lit, Math.max(1, Math.floor((size.height - top - 80) / ROW)), size.width > 700 ? 3 : 1);
   const placed = grid(part.mesh, size, 92, top + 60, 20);
   pen.path([[24, top - 8], [size.width - 24, top - 8]], { stroke: palette.value.line });
   blueprint(pen, part.mesh, placed, part.place, part.place, { figures, first: part.first });
@@ -109,14 +107,19 @@ function LinkLegend({ mesh }: { mesh: Mesh }) {
   return (
     <ul class="legend" aria-label={t("arch.links")}>
       {used.map((link) => {
-        const line = linkLine(link.name);
+        const { stroke, width, dash } = linkLine(link);
         return (
           <li key={link.level} title={`${rate(link.bytes_per_second)}, ${seconds(link.latency_seconds)}`}>
-            <svg width="24" height="8" aria-hidden="true"><path d="M0 4H24" stroke={linkColour(link.name)} stroke-width={line.width} stroke-dasharray={line.dash?.join(" ")} /></svg>
+            <svg width="24" height="8" aria-hidden="true"><path d="M0 4H24" stroke={stroke} stroke-width={width} stroke-dasharray={dash?.join(" ")} /></svg>
             {word("link", link.level)}: <b>{link.name}</b> <span class="num">{rate(link.bytes_per_second)}</span>
           </li>
         );
       })}
+      {AXES.filter((axis) => mesh.axes[axis].size > 1).map((axis) => (
+        <li key={axis} title={t("arch.traffic")} data-traffic={axis}>
+          <i style={{ background: `var(--ink)`, opacity: brightness(mesh, axis) }} /><span class={axis}>{axis}</span> <span class="num">{bytes(traffic(mesh, axis))}</span>
+        </li>
+      ))}
     </ul>
   );
 }
@@ -140,7 +143,7 @@ export function ArchitectureInspector({ overview }: { overview: Overview }) {
       <h3>{t("arch.memory")}</h3>
       <MemoryList memory={overview.figures.memory_bytes} />
       <h3>{t("arch.weights")}</h3>
-      {error && <p class="bad">{error}</p>}
+      {error && <p class="bad">{why(error)}</p>}
       {weights ? <Slices weights={weights} mesh={mesh} place={place} /> : !error && <p class="note">{t("frame.loading")}</p>}
       <h3>{t("arch.peers")}</h3>
       <dl class="peers">
@@ -148,6 +151,7 @@ export function ArchitectureInspector({ overview }: { overview: Overview }) {
       </dl>
       <h3>{t("arch.talks")}</h3>
       <Talks mesh={mesh} />
+      <SeeAlso chapter="places" code={["meshkit/mesh.py:place", "meshkit/planner/memory.py:_meshkit", "meshkit/planner/collectives.py:one_way"]} />
     </div>
   );
 }
@@ -184,19 +188,24 @@ function Slices({ weights, mesh, place }: { weights: Weights; mesh: Mesh; place:
   );
 }
 
+const CUT_BY: Record<string, string> = {
+  columns: "models/layers.py:ColumnLinear", rows: "models/layers.py:RowLinear",
+  vocabulary: "meshkit/pipeline/vocab.py:VocabTable", whole: "models/layers.py:RMSNorm",
+};
+
 function Chosen({ one, mesh, place, rows }: { one: Parameter; mesh: Mesh; place: Place; rows: number }) {
   const stacked = one.path.startsWith("blocks.");
   const ranges = slice(one, place, mesh).slice(stacked ? 1 : 0);
   return (
     <div class="chosen">
       <Matrix parameter={one} place={place} mesh={mesh} />
-      <p>{t(`arch.cut.${one.cut}` as Key)}</p>
+      <p>{t(`arch.cut.${one.cut}` as Key)} <CodeLink of={CUT_BY[one.cut]} /></p>
       <dl class="facts">
         <dt>{t("arch.shape")}</dt><dd class="num">{shape(one.shape)}</dd>
         <dt>{t("arch.slice")}</dt>
         <dd class="num" data-slice>{stacked && `${t("arch.layersEach", { n: rows })} `}[{ranges.map(([a, b]) => `${a}:${b}`).join(", ")}]</dd>
         <dt>PartitionSpec</dt><dd class="num">{one.spec}</dd>
-        <dt>bytes</dt><dd class="num">{bytes(one.local_bytes)}</dd>
+        <dt>{t("arch.bytes")}</dt><dd class="num">{bytes(one.local_bytes)}</dd>
         <dt>{t("arch.master")}</dt><dd class="num">{one.master_spec}<br />{bytes(one.master_local_bytes)} × 3</dd>
       </dl>
     </div>
@@ -208,6 +217,7 @@ const FEW = 8;
 function Peers({ mesh, place, axis }: { mesh: Mesh; place: Place; axis: AxisName }) {
   const size = mesh.axes[axis].size;
   const peers = Array.from({ length: size }, (_, k) => k).filter((k) => k !== place[axis]);
+  const link = mesh.links[levelOf(mesh, axis, place)];
   return (
     <div>
       <dt class={axis}>{axis}</dt>
@@ -218,6 +228,7 @@ function Peers({ mesh, place, axis }: { mesh: Mesh; place: Place; axis: AxisName
           return <button key={k} class="peer" onClick={() => (device.value = peer)}>{deviceAt(mesh, peer)}</button>;
         })}
         {peers.length > FEW && <span class="note"> {t("arch.every", { n: peers.length - FEW })}</span>}
+        {link && <span class="over"> {t("arch.over", { link: link.name, where: word("link", link.level) })}</span>}
       </dd>
     </div>
   );

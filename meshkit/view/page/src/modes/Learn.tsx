@@ -1,18 +1,20 @@
 // Short chapters whose figures are the page's own drawings, with settings chosen to make a point.
 
-import { boot, fromQuery, type Overview } from "../api";
+import type { Token, Tokens } from "marked";
+import { AXES, boot, fromQuery, type Overview } from "../api";
 import { blueprint } from "../draw/blueprint";
 import { cuboid } from "../draw/cuboid";
 import { gantt, axis, total, type Frame } from "../draw/gantt";
 import { grid } from "../draw/grid";
 import { scene } from "../draw/story";
+import { percent } from "../format";
+import { CHAPTERS, lessons, MYTHS, type Section } from "../lessons";
 import { palette } from "../palette";
+import { CodeLink } from "../parts/Code";
 import { Drawing } from "../parts/Drawing";
 import { Sweep } from "../parts/Sweep";
-import { against, chapter, choose, mode, usePart, type Mode } from "../store";
-import { CHAPTERS, MYTHS, QUESTIONS } from "../strings.lessons";
-import { t, type Key } from "../strings";
-import { percent } from "../format";
+import { against, chapter, choose, lang, mode, usePart, type Mode } from "../store";
+import { t } from "../strings";
 
 interface Try { lesson: string; mode: Mode; against?: string }
 
@@ -20,21 +22,10 @@ const TRIES: Record<string, Try> = {
   cuts: { lesson: "cuts", mode: "architecture" }, tensor: { lesson: "cuts", mode: "data" },
   bubble: { lesson: "few", mode: "state" }, memory: { lesson: "many", mode: "state", against: "gpipe" },
   places: { lesson: "crossing", mode: "architecture" }, tuning: { lesson: "seventy", mode: "performance" },
-  faster: { lesson: "seventy", mode: "performance" }, "myth.bubble": { lesson: "many", mode: "state", against: "gpipe" },
+  "myth.faster": { lesson: "seventy", mode: "performance" }, "myth.bubble": { lesson: "many", mode: "state", against: "gpipe" },
   "myth.memory": { lesson: "many", mode: "state" }, "myth.tensor": { lesson: "seventy", mode: "performance" },
   "myth.zero": { lesson: "zero3", mode: "performance" }, "myth.split": { lesson: "many", mode: "state", against: "zero-bubble" },
 };
-const COMMANDS: Record<string, string> = {
-  "myth.batch": "meshkit verify launch/configs/quickstart.toml --mesh.pipe 4 --mesh.data 1",
-  "myth.loss": "meshkit demo",
-};
-const CODE: Record<string, string> = {
-  axes: "meshkit/README.md", order: "meshkit/mesh.py", columns: "models/layers.py", utilisation: "meshkit/pipeline/schedule.py",
-  flight: "meshkit/pipeline/builders.py", sequence: "meshkit/pipeline/stage.py", vocabulary: "meshkit/pipeline/vocab.py",
-  rings: "meshkit/planner/collectives.py", reduce: "meshkit/zero.py", lockstep: "meshkit/pipeline/timeline.py",
-  tune: "meshkit/planner/explain.py", verify: "meshkit/verify.py",
-};
-
 const lesson = (name: string): string => boot.lessons[name];
 
 function go({ lesson: name, mode: to, against: other }: Try): void {
@@ -44,42 +35,72 @@ function go({ lesson: name, mode: to, against: other }: Try): void {
 }
 
 export function Learn(_: { overview: Overview }) {
-  const now = CHAPTERS[Math.min(CHAPTERS.length - 1, chapter.value)];
-  const Figure = FIGURES[now];
-  const Body = BODIES[now];
+  const at = Math.min(CHAPTERS.length - 1, chapter.value);
+  const now = CHAPTERS[at];
+  const chapters = lessons[lang.value];
+  const { title, body, entries } = chapters[at];
+  const Entries = ENTRIES[now];
   return (
     <div class="learn">
       <nav aria-label={t("learn.contents")}>
         <ol>
           {CHAPTERS.map((name, k) => (
-            <li key={name}><button aria-current={name === now ? "page" : undefined} onClick={() => (chapter.value = k)} data-chapter={name}><span class="num">{k + 1}</span>{t(`learn.${name}`)}</button></li>
+            <li key={name}><button aria-current={name === now ? "page" : undefined} onClick={() => (chapter.value = k)} data-chapter={name}><span class="num">{k + 1}</span>{chapters[k].title}</button></li>
           ))}
         </ol>
       </nav>
       <article key={now} tabIndex={0}>
-        <h2>{t(`learn.${now}`)}</h2>
-        {t(`learn.${now}.text`).split("\n\n").map((one) => <p key={one}>{one}</p>)}
-        {Figure && <div class="figure"><Figure /></div>}
-        {Body && <Body />}
+        <h2>{title}</h2>
+        {body.map((token, k) => <Block key={k} token={token} chapter={now} />)}
+        {Entries && <Entries entries={entries} />}
         <p class="forward">
           {TRIES[now] && <button class="primary" onClick={() => go(TRIES[now])}>{t("learn.try")}</button>}
-          {chapter.value < CHAPTERS.length - 1 && <button onClick={() => (chapter.value = chapter.value + 1)}>{t("learn.next")}: {t(`learn.${CHAPTERS[chapter.value + 1]}`)} →</button>}
+          {at < CHAPTERS.length - 1 && <button onClick={() => (chapter.value = at + 1)}>{t("learn.next")}: {chapters[at + 1].title} →</button>}
         </p>
       </article>
     </div>
   );
 }
 
-// --- figures ----------------------------------------------------------------------------------------
+// --- Markdown ---------------------------------------------------------------------------------------
 
-function Cube() {
-  const { data: mesh } = usePart("mesh", lesson("cuts"));
-  return mesh && <Drawing height={300} label={t("learn.cuts")} draw={(pen, size) => cuboid(pen, mesh, size, { data: 0, tensor: 0, pipe: 0 })} />;
+/** A paragraph; one that is a picture is the live figure instead. */
+function Block({ token, chapter }: { token: Token; chapter?: string }) {
+  const inline = (token as Tokens.Paragraph).tokens;
+  const Figure = inline[0].type === "image" && FIGURES[chapter ?? ""];
+  return Figure ? <div class="figure"><Figure label={(inline[0] as Tokens.Image).text} /></div> : <p><Inline tokens={inline} /></p>;
 }
 
-function Sum() {
+const AXIS_CLASS = (text: string): string | undefined => AXES.find((axis) => axis === text);
+
+function Inline({ tokens }: { tokens: Token[] }): preact.JSX.Element {
+  return (
+    <>
+      {tokens.map((token, k) => {
+        if (token.type === "codespan") return <code key={k}>{(token as Tokens.Codespan).text}</code>;
+        if (token.type === "strong") return <b key={k} class={AXIS_CLASS((token as Tokens.Strong).text)}>{(token as Tokens.Strong).text}</b>;
+        if (token.type === "link") return <CodeLink key={k} of={reference(token as Tokens.Link)} />;
+        return (token as Tokens.Text).text;
+      })}
+    </>
+  );
+}
+
+/** [`name` · path](../path) as "path:name". */
+const reference = ({ href, tokens }: Tokens.Link): string => `${href.replace("../", "")}:${(tokens[0] as Tokens.Codespan).text}`;
+
+// --- figures ----------------------------------------------------------------------------------------
+
+interface Labelled { label: string }
+
+function Cube({ label }: Labelled) {
+  const { data: mesh } = usePart("mesh", lesson("cuts"));
+  return mesh && <Drawing height={300} label={label} draw={(pen, size) => cuboid(pen, mesh, size, { data: 0, tensor: 0, pipe: 0 })} />;
+}
+
+function Sum({ label }: Labelled) {
   const { data } = usePart("perceptron");
-  return data && <Drawing height={380} label={t("learn.tensor")} draw={(pen, size) => scene(pen, size, "partial_sums", data, 1)} />;
+  return data && <Drawing height={380} label={label} draw={(pen, size) => scene(pen, size, "partial_sums", data, 1, palette.value.nvlink)} />;
 }
 
 function Gantts({ of }: { of: [string, string?][] }) {
@@ -104,12 +125,12 @@ function Gantt({ query }: { query: string }) {
   );
 }
 
-function Crossing() {
+function Crossing({ label }: Labelled) {
   const { data: mesh } = usePart("mesh", lesson("crossing"));
   return mesh && (
     <>
       <p class="flag">⚠ {t("arch.crosses", { n: mesh.axes.tensor.crossing_nodes, all: mesh.axes.tensor.groups, axis: "tensor" })}</p>
-      <Drawing height={190} label={t("learn.places")} draw={(pen, size) => blueprint(pen, mesh, grid(mesh, size, 84, 62, 12), { data: 0, tensor: 0, pipe: 0 }, { data: 0, tensor: 0, pipe: 0 }, { figures: null })} />
+      <Drawing height={190} label={label} draw={(pen, size) => blueprint(pen, mesh, grid(mesh, size, 84, 62, 12), { data: 0, tensor: 0, pipe: 0 }, { data: 0, tensor: 0, pipe: 0 }, { figures: null })} />
     </>
   );
 }
@@ -123,26 +144,24 @@ function Curves() {
   );
 }
 
-const FIGURES: Record<string, () => preact.ComponentChild> = {
+const FIGURES: Record<string, (props: Labelled) => preact.ComponentChild> = {
   cuts: Cube, tensor: Sum, bubble: () => <Gantts of={[["few"], ["many"]]} />,
   memory: () => <Gantts of={[["many"], ["many", "gpipe"]]} />, places: Crossing, tuning: Curves,
 };
 
 // --- lists ------------------------------------------------------------------------------------------
 
-function Myths() {
+function Myths({ entries }: { entries: Section[] }) {
   return (
     <dl class="myths">
-      {MYTHS.map((name) => {
-        const attempt = TRIES[`myth.${name}`] ?? TRIES[name];
-        const command = COMMANDS[`myth.${name}`];
+      {entries.map(({ title, body }, k) => {
+        const attempt = TRIES[`myth.${MYTHS[k]}`];
         return (
-          <div key={name}>
-            <dt>{t(`myth.${name}`)}</dt>
+          <div key={title}>
+            <dt>{title}</dt>
             <dd>
-              {t(`myth.${name}.text`)}{" "}
+              {body.map((token, n) => <Block key={n} token={token} />)}
               {attempt && <button class="link" onClick={() => go(attempt)}>{t("learn.try")}</button>}
-              {command && <code aria-label={t("learn.run")}>{command}</code>}
             </dd>
           </div>
         );
@@ -151,18 +170,17 @@ function Myths() {
   );
 }
 
-function Questions() {
+function Questions({ entries }: { entries: Section[] }) {
   return (
     <div class="questions">
-      {QUESTIONS.map((name) => (
-        <details key={name}>
-          <summary>{t(`q.${name}` as Key)}</summary>
-          <p>{t(`q.${name}.text` as Key)}</p>
-          <p class="note">{t("learn.code")}: <code>{CODE[name]}</code></p>
+      {entries.map(({ title, body }) => (
+        <details key={title}>
+          <summary>{title}</summary>
+          {body.map((token, k) => <Block key={k} token={token} />)}
         </details>
       ))}
     </div>
   );
 }
 
-const BODIES: Record<string, () => preact.ComponentChild> = { myths: Myths, questions: Questions };
+const ENTRIES: Partial<Record<(typeof CHAPTERS)[number], (props: { entries: Section[] }) => preact.JSX.Element>> = { myths: Myths, questions: Questions };

@@ -1,13 +1,13 @@
 // Where the time and the memory go, what happens when one number changes, and which layouts are best.
 
-import { useState } from "preact/hooks";
 import type { Overview } from "../api";
-import { bytes, count, percent, seconds } from "../format";
+import { bytes, count, number, percent, seconds } from "../format";
 import { kindColour, MEMORY, memoryColour } from "../palette";
 import { BestTable } from "../parts/BestTable";
-import { Sweep, METRICS, type Metric } from "../parts/Sweep";
-import { pinned, query, usePart } from "../store";
-import { t, word } from "../strings";
+import { SeeAlso } from "../parts/Code";
+import { Sweep } from "../parts/Sweep";
+import { metric, METRICS, pinned, query, usePart } from "../store";
+import { said, t, word } from "../strings";
 
 export function Performance({ overview }: { overview: Overview }) {
   return (
@@ -26,6 +26,7 @@ export function Performance({ overview }: { overview: Overview }) {
       <Compare overview={overview} />
       <BestTable overview={overview} />
       <Arithmetic overview={overview} />
+      <SeeAlso chapter="tuning" code={["meshkit/planner/estimate.py:Estimate", "meshkit/planner/explain.py:diagnose", "meshkit/planner/search.py:search"]} />
     </div>
   );
 }
@@ -91,19 +92,18 @@ function Memory({ overview }: { overview: Overview }) {
 
 function Sweeps() {
   const { data: sweeps, stale } = usePart("sweeps");
-  const [metric, setMetric] = useState<Metric>("tokens_per_second_device");
   return (
     <section>
       <div class="heading">
         <h2>{t("perf.sweeps")}</h2>
         <div class="segmented" role="group">
-          {METRICS.map((one) => <button key={one} aria-pressed={metric === one} onClick={() => setMetric(one)}>{t(`metric.${one}`)}</button>)}
+          {METRICS.map((one) => <button key={one} aria-pressed={metric.value === one} onClick={() => (metric.value = one)}>{t(`metric.${one}`)}</button>)}
         </div>
       </div>
       <p class="note">{t("perf.sweepsNote")}</p>
       {sweeps ? (
         <div class={`multiples ${stale ? "waiting" : ""}`}>
-          {Object.entries(sweeps.of).map(([name, points]) => <Sweep key={name} name={name} points={points} metric={metric} budget={sweeps.budget_bytes} all={Object.values(sweeps.of).flat()} />)}
+          {Object.entries(sweeps.of).map(([name, points]) => <Sweep key={name} name={name} points={points} metric={metric.value} budget={sweeps.budget_bytes} all={Object.values(sweeps.of).flat()} />)}
         </div>
       ) : <p class="note">{t("frame.loading")}</p>}
     </section>
@@ -113,11 +113,14 @@ function Sweeps() {
 function Compare({ overview }: { overview: Overview }) {
   const { data: a } = usePart("overview", pinned.value || query.value);
   const differs = pinned.value && pinned.value !== query.value && a;
-  const rows: [string, (o: Overview) => number, (n: number) => string, boolean][] = [
+  // Name, figure, how it is spelt, whether more of it is better; null: neither.
+  const rows: [string, (o: Overview) => number, (n: number) => string, boolean | null][] = [
+    [t("control.cluster"), (o) => o.cluster.devices, number, null],
     [t("headline.step"), (o) => o.figures.step_seconds, seconds, false],
     [t("headline.tokens"), (o) => o.figures.tokens_per_second, count, true],
+    [t("metric.tokens_per_second_device"), (o) => o.figures.tokens_per_second / o.cluster.devices, count, true],
     ["MFU", (o) => o.figures.mfu, percent, true],
-    ...Object.keys(overview.figures.seconds).map((kind): [string, (o: Overview) => number, (n: number) => string, boolean] =>
+    ...Object.keys(overview.figures.seconds).map((kind): [string, (o: Overview) => number, (n: number) => string, boolean | null] =>
       [word("kind", kind), (o) => o.figures.seconds[kind], seconds, false]),
     [t("headline.memory"), (o) => o.figures.peak_bytes, bytes, false],
   ];
@@ -136,12 +139,12 @@ function Compare({ overview }: { overview: Overview }) {
             ))}
           </p>
           <table class="compare">
-            <thead><tr><th /><th>A</th><th>B</th><th>{t("perf.delta")}</th></tr></thead>
+            <thead><tr><td /><th>A</th><th>B</th><th>{t("perf.delta")}</th></tr></thead>
             <tbody>
               {rows.map(([name, of, spell, more]) => {
                 const [was, is] = [of(a), of(overview)];
                 const change = was ? is / was - 1 : 0;
-                const good = Math.abs(change) < 5e-4 ? "" : change > 0 === more ? "good" : "bad";
+                const good = more === null || Math.abs(change) < 5e-4 ? "" : change > 0 === more ? "good" : "bad";
                 return <tr key={name}><th scope="row">{name}</th><td>{spell(was)}</td><td>{spell(is)}</td><td class={good}>{was ? `${change > 0 ? "+" : ""}${(change * 100).toFixed(1)} %` : "–"}</td></tr>;
               })}
             </tbody>
@@ -160,15 +163,15 @@ function Arithmetic({ overview }: { overview: Overview }) {
       <table class="terms">
         <tbody>
           {overview.terms.map((term) => (
-            <tr key={term.name + term.arithmetic}>
+            <tr key={term.name + term.arithmetic.en}>
               <th scope="row"><i style={{ background: kindColour(term.kind) }} />{word("term", term.name)}</th>
-              <td class="num">{term.arithmetic}</td>
+              <td class="num">{said(term.arithmetic)}</td>
               <td class="num">{seconds(term.seconds)}</td>
             </tr>
           ))}
         </tbody>
       </table>
-      <p class="note">{t("perf.source", { source: overview.cluster.source })}</p>
+      <p class="note">{t("perf.source", { source: said(overview.cluster.source) })}</p>
     </details>
   );
 }

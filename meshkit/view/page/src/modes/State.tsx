@@ -3,40 +3,38 @@
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { boot, toQuery, type Overview, type Table } from "../api";
-import { axis, CAUSES, gantt, idleOf, joined, KINDS, kindFill, pitchOf, scale, total, when, type Clock, type Frame } from "../draw/gantt";
-import { measured, measuredHeight, measuredOf } from "../draw/measured";
+import { axis, CAUSES, gantt, KINDS, kindFill, pitchOf, scale, total, when, type Frame } from "../draw/gantt";
+import { measured, measuredAt, measuredHeight, measuredOf } from "../draw/measured";
 import { spotAt, trail, type Spot } from "../draw/path";
 import type { Pen } from "../draw/pen";
-import { bytes, percent, seconds } from "../format";
-import { MEMORY, memoryColour, palette } from "../palette";
+import { percent, seconds } from "../format";
+import { palette } from "../palette";
 import { refused } from "../parts/Control";
 import { Drawing, type Size } from "../parts/Drawing";
 import { Player } from "../parts/Player";
-import { against, cursor, query, setting, usePart } from "../store";
+import { against, clock, CLOCKS, cursor, query, setting, unfolded, usePart } from "../store";
 import { t, type Key } from "../strings";
 
-const clock = signal<Clock>("ticks");
 export const recorded = boot.measured && measuredOf(boot.measured.traceEvents);
 const withMeasured = signal(!!recorded);
-const unfolded = signal(false);
 const LEFT = 84;
 const RIGHT = 20;
 const TITLE = 58; // height of a schedule's heading and axis
 const NARROWEST = 15; // pixels of a tick in which its microbatch can be read
 
 /** The setting of the other schedule, when one is compared. */
-function useOther(overview: Overview): Table | null {
+export function useOther(overview: Overview): Table | null {
   const choice = overview.choices.schedule.find((one) => one.value === against.value && one.value !== overview.setting.schedule && !refused(one));
   const { data, stale } = usePart("schedule", choice ? toQuery({ ...setting.value, ...choice.change }) : query.value);
   return choice && !stale ? data : null;
 }
 
 /** Where the cursor's tick begins on a clock. */
-const timeOf = (table: Table, tick: number): number =>
+export const timeOf = (table: Table, tick: number): number =>
   clock.value === "ticks" ? tick : clock.value === "ms" ? table.tick_ms[tick] : (tick / table.ticks) * table.free_ms;
 
 /** The tick that goes on at a time of a clock. */
-function tickAt(table: Table, time: number): number {
+export function tickAt(table: Table, time: number): number {
   const tick = clock.value === "ms" ? table.tick_ms.findLastIndex((start) => start <= time) : Math.floor((time / total(table, clock.value)) * table.ticks);
   return Math.max(0, Math.min(table.ticks - 1, tick));
 }
@@ -46,7 +44,7 @@ export function State({ overview }: { overview: Overview }) {
   const other = useOther(overview);
   const [width, setWidth] = useState(800);
   const [from, setFrom] = useState(0);
-  const [hover, setHover] = useState<{ spot: Spot; table: Table; x: number; y: number } | null>(null);
+  const [hover, setHover] = useState<{ words: string; stage: number; x: number; y: number; spot?: Spot; table?: Table } | null>(null);
   const longest = table ? Math.max(total(table, clock.value), other ? total(other, clock.value) : 0) : 1;
   const perTick = table ? total(table, clock.value) / table.ticks : 1;
   const span = Math.min(longest, ((width - LEFT - RIGHT) / NARROWEST) * perTick);
@@ -78,6 +76,11 @@ export function State({ overview }: { overview: Overview }) {
       return mine;
     });
   };
+  const measuredFrame = (size: Size): Frame => {
+    const last = frames(size).at(-1)!;
+    const y = last.y + shownTables.at(-1)!.stages * pitchOf(last) + TITLE;
+    return { ...last, y, rowHeight: Math.min(last.rowHeight, Math.max(8, (size.height - y - 34) / below!.devices.length - 8)) };
+  };
   const draw = (pen: Pen, size: Size): void => {
     if (size.width !== width) queueMicrotask(() => setWidth(size.width));
     const placed = frames(size);
@@ -85,17 +88,17 @@ export function State({ overview }: { overview: Overview }) {
       const frame = placed[k];
       title(pen, one, frame);
       gantt(pen, one, clock.value, frame, most);
-      if (hover && hover.table === one && hover.spot.action >= 0) trail(pen, one, clock.value, frame, hover.spot.action);
+      if (hover?.table === one && hover.spot!.action >= 0) trail(pen, one, clock.value, frame, hover.spot!.action);
     });
     cursorLine(pen, placed, table, at);
     const bottom = placed.at(-1)!;
     if (below) {
-      const y = bottom.y + shownTables.at(-1)!.stages * pitchOf(bottom) + TITLE;
-      pen.text(t("state.measured"), bottom.x, y - 22, { size: 14, weight: 600, fill: palette.value.ink });
-      pen.text(seconds((below.to - below.from) / 1e3), bottom.x + bottom.width, y - 22, { size: 12, align: "right", fill: palette.value.soft });
-      const rowHeight = Math.min(bottom.rowHeight, Math.max(8, (size.height - y - 34) / below.devices.length - 8));
-      measured(pen, below, { ...bottom, y, rowHeight });
-      if (y + measuredHeight(below, bottom) > size.height - 30) return;
+      const frame = measuredFrame(size);
+      pen.text(t("state.measured"), frame.x, frame.y - 40, { size: 14, weight: 600, fill: palette.value.ink });
+      pen.text(seconds((below.to - below.from) / 1e3), frame.x + frame.width, frame.y - 40, { size: 12, align: "right", fill: palette.value.soft });
+      axis(pen, "ms", { ...frame, from: 0, to: below.to - below.from }, frame.y - 12);
+      measured(pen, below, frame);
+      if (frame.y + measuredHeight(below, frame) > size.height - 30) return;
     }
     overviewStrip(pen, table, size, { ...bottom, from: 0, to: longest }, from, from + span);
   };
@@ -111,8 +114,8 @@ export function State({ overview }: { overview: Overview }) {
     <>
       <div class="toolbar">
         <div class="segmented" role="group">
-          {(["ticks", "ms", "free"] as Clock[]).map((one) => (
-            <button key={one} aria-pressed={clock.value === one} onClick={() => { clock.value = one; setFrom(0); }}>{t(`state.${one}` as Key)}</button>
+          {CLOCKS.map((one) => (
+            <button key={one} data-clock={one} aria-pressed={clock.value === one} onClick={() => { clock.value = one; setFrom(0); }}>{t(`state.${one}` as Key)}</button>
           ))}
         </div>
         <label class="pick">
@@ -131,6 +134,7 @@ export function State({ overview }: { overview: Overview }) {
           {table.tensor_share.F > 0 && <li><i class="strip" />{t("kind.tensor")}</li>}
           <li><i class="dotted" />{t("state.idle")}</li>
           <li><i class="area" />{t("state.inFlight")}</li>
+          {below && (<><li><i class="hop" />{t("state.hop")}</li><li><i class="rest" />{t("state.rest")}</li></>)}
         </ul>
       </div>
       <Drawing
@@ -140,8 +144,12 @@ export function State({ overview }: { overview: Overview }) {
         cursor="ew-resize"
         onPoint={(x, y, down, size) => {
           if (down) seek(x, size, y);
-          const found = frames(size).map((frame, k) => [spotAt(shownTables[k], clock.value, frame, x, y), shownTables[k]] as const).find(([spot]) => spot);
-          setHover(found ? { spot: found[0]!, table: found[1], x, y } : null);
+          const found = frames(size).map((frame, k) => ({ spot: spotAt(shownTables[k], clock.value, frame, x, y), table: shownTables[k] })).find(({ spot }) => spot);
+          const real = !found && below ? measuredAt(below, measuredFrame(size), x, y) : null;
+          setHover(
+            found ? { ...found, spot: found.spot!, stage: found.spot!.stage, words: told(found.spot!, found.table), x, y }
+              : real && { stage: real.stage, words: `${real.span.name} · ${seconds(real.span.dur / 1e6)}`, x, y },
+          );
         }}
         onLeave={() => setHover(null)}
         onKey={(event) => {
@@ -157,15 +165,19 @@ export function State({ overview }: { overview: Overview }) {
   );
 }
 
-function Tip({ spot, table, x, y, width }: { spot: Spot; table: Table; x: number; y: number; width: number }) {
+/** What an action, or an idle span, is. */
+function told(spot: Spot, table: Table): string {
   const a = table.actions;
   const lasts = clock.value === "ticks" ? "" : ` · ${seconds((spot.to - spot.from) / 1e3)}`;
-  const words = spot.action < 0
-    ? t(`cause.${CAUSES[spot.cause]}` as Key)
-    : t(`state.${KINDS[a.kind[spot.action]]}` as Key, { n: a.microbatch[spot.action] }) + (table.chunks > 1 ? `, ${t("state.chunk", { n: a.chunk[spot.action] })}` : "");
+  if (spot.action < 0) return t(`cause.${CAUSES[spot.cause]}` as Key) + lasts;
+  const chunk = table.chunks > 1 ? `, ${t("state.chunk", { n: a.chunk[spot.action] })}` : "";
+  return t(`state.${KINDS[a.kind[spot.action]]}` as Key, { n: a.microbatch[spot.action] }) + chunk + lasts;
+}
+
+function Tip({ stage, words, x, y, width }: { stage: number; words: string; x: number; y: number; width: number }) {
   return (
     <div class="tip" role="tooltip" style={{ left: `${Math.max(8, Math.min(x + 14, width - 260))}px`, top: `${y + 64}px` }}>
-      <b class="pipe">{t("state.stage", { n: spot.stage })}</b> {words}{lasts}
+      <b class="pipe">{t("state.stage", { n: stage })}</b> {words}
     </div>
   );
 }
@@ -208,55 +220,4 @@ function overviewStrip(pen: Pen, table: Table, size: Size, frame: Frame, from: n
     pen.rect(x(a), y + table.actions.stage[k] * each, Math.max(0.5, x(b) - x(a)), each, { fill: kindFill(KINDS[table.actions.kind[k]]), alpha: 0.7 });
   }
   pen.rect(x(from), y - 3, x(to) - x(from), 18, { stroke: colours.ink, width: 1.5, radius: 3 });
-}
-
-// --- the inspector ----------------------------------------------------------------------------------
-
-export function StateInspector({ overview }: { overview: Overview }) {
-  const { data: table } = usePart("schedule");
-  const other = useOther(overview);
-  if (!table) return null;
-  const at = Math.min(cursor.value, table.ticks - 1);
-  return (
-    <div class="inspector" aria-live="polite">
-      <h2>{t("state.now")}</h2>
-      <Now table={table} at={at} overview={overview} />
-      {other && (<><h2>{other.name}</h2><Now table={other} at={tickAt(other, timeOf(table, at))} overview={overview} /></>)}
-    </div>
-  );
-}
-
-function Now({ table, at, overview }: { table: Table; at: number; overview: Overview }) {
-  const doing: string[][] = Array.from({ length: table.stages }, () => []);
-  const { tick, stage, kind, microbatch, chunk } = table.actions;
-  for (let k = 0; k < tick.length; k++)
-    if (tick[k] === at) {
-      const chunkWord = table.chunks > 1 ? `, ${t("state.chunk", { n: chunk[k] })}` : "";
-      doing[stage[k]].push(t(`state.${KINDS[kind[k]]}` as Key, { n: microbatch[k] }) + chunkWord);
-    }
-  const causes = new Map<number, number>();
-  for (const gap of joined(idleOf(table, "ticks"))) if (gap.start <= at && at < gap.end) causes.set(gap.stage, gap.cause);
-  const resident = Object.values(table.resident_bytes).reduce((a, b) => a + b, 0);
-  const reserve = overview.cluster.reserve_bytes;
-  return (
-    <ol class="now">
-      {doing.map((actions, s) => {
-        const cause = causes.get(s);
-        const memory = { ...table.resident_bytes, activations: table.in_use_bytes[at][s] };
-        const sum = resident + table.in_use_bytes[at][s] + reserve;
-        return (
-          <li key={s}>
-            <h3 class="pipe">{t("state.stage", { n: s })} <span class="num">{bytes(sum)}</span></h3>
-            {actions.map((one) => <p key={one}>{one}</p>)}
-            {cause !== undefined && <p class="cause">{t(`cause.${CAUSES[cause]}` as Key)}</p>}
-            <div class="bar" title={t("state.memoryNow")}>
-              {MEMORY.map((kind) => <i key={kind} style={{ width: `${(((kind === "reserve" ? reserve : memory[kind as "activations"]) ?? 0) / Math.max(table.capacity_bytes, resident + table.reserved_bytes + reserve)) * 100}%`, background: memoryColour(kind) }} />)}
-              <b class={resident + table.reserved_bytes + reserve > table.capacity_bytes ? "over" : ""} style={{ left: `${(table.capacity_bytes / Math.max(table.capacity_bytes, resident + table.reserved_bytes + reserve)) * 100}%` }} />
-            </div>
-            <p class="note num">{t("state.inFlight")} {table.in_flight[at][s]}, {bytes(table.in_use_bytes[at][s])} · {t("state.reserved")} {bytes(table.reserved_bytes)}</p>
-          </li>
-        );
-      })}
-    </ol>
-  );
 }

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import type { Overview, Row } from "../api";
 import { bytes, count, percent, seconds } from "../format";
 import { change, reachable, setting, usePart } from "../store";
-import { t, type Key } from "../strings";
+import { t, why, type Key } from "../strings";
 
 const COLUMNS: [Key, (row: Row) => number | string, (row: Row) => string][] = [
   ["table.rank", (row) => row.rank, (row) => String(row.rank)],
@@ -30,7 +30,7 @@ export const asChange = (row: Row) => ({
 });
 
 export function BestTable({ overview }: { overview: Overview }) {
-  const { data: best, error } = usePart("best");
+  const { data: best, error, stale } = usePart("best");
   const [by, setBy] = useState(0);
   const [down, setDown] = useState(false);
   const [only, setOnly] = useState("");
@@ -48,7 +48,7 @@ export function BestTable({ overview }: { overview: Overview }) {
         <h2>{t("perf.best", { n: overview.cluster.devices })}</h2>
         <input type="search" placeholder={t("perf.filter")} aria-label={t("perf.filter")} value={only} onInput={(event) => setOnly(event.currentTarget.value)} />
       </div>
-      {error ? <p class="note">{t("frame.notHere")}</p> : !best ? <p class="note">{t("frame.loading")}</p> : (
+      {error ? <p class="note">{why(error)}</p> : !best || stale ? <p class="note">{t("frame.loading")}</p> : (
         <>
           <p class="note">{t("perf.bestNote", { fitting: best.fitting, legal: best.legal, n: best.rows.length })}</p>
           <div class="scroll" tabIndex={0} role="region" aria-label={t("perf.best", { n: overview.cluster.devices })}>
@@ -71,6 +71,7 @@ export function BestTable({ overview }: { overview: Overview }) {
                 })}
               </tbody>
             </table>
+            {rows.length === 0 && <p class="none">{t("perf.none")}</p>}
           </div>
         </>
       )}

@@ -3,16 +3,14 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { AxisName, Choice } from "../api";
-import { change, lang, reachable, setting } from "../store";
-import { t, word, type Key } from "../strings";
+import { change, reachable, setting } from "../store";
+import { said, t, type Key } from "../strings";
 
 interface Props { name: string; choices: Choice[]; axis?: AxisName; wide?: boolean }
 
-/** Why a choice cannot be made here; "" when it can. The reason is Python's own sentence, in English. */
-export const refused = (choice: Choice): string => {
-  if (!choice.reason) return reachable(choice.change) ? "" : t("frame.notHere");
-  return lang.value === "en" ? choice.reason : `${word("rule", choice.rule)}（${choice.reason}）`;
-};
+/** Why a choice cannot be made here; "" when it can. */
+export const refused = ({ change, reason }: Choice): string =>
+  reason ? said(reason) : reachable(change) ? "" : t("frame.notHere");
 
 const PIXELS_A_STEP = 18;
 

@@ -4,7 +4,7 @@ import type { Overview } from "../api";
 import { bytes, count, gib, number, percent, seconds } from "../format";
 import { MEMORY, kindColour, memoryColour } from "../palette";
 import { change, reachable } from "../store";
-import { t, word, type Key } from "../strings";
+import { said, t, word, type Key } from "../strings";
 import { Control } from "./Control";
 
 export function Controls({ overview }: { overview: Overview }) {
@@ -71,7 +71,7 @@ function Headline({ overview }: { overview: Overview }) {
       </p>
       {[["headline.would", diagnosis.change] as const, ["headline.blocked", diagnosis.blocked] as const].map(([text, one]) => one && (
         <button class="hint" key={text} disabled={!reachable(one.change)} title={reachable(one.change) ? undefined : t("frame.notHere")} onClick={() => change(one.change)}>
-          {t(text, { what: one.what, step: seconds(one.step_seconds) })}
+          {t(text, { what: said(one.what), step: seconds(one.step_seconds) })}
         </button>
       ))}
     </section>

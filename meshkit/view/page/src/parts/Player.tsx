@@ -1,6 +1,6 @@
 // Play, step, speed, scrub: one control for everything that runs.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { still } from "../store";
 import { t } from "../strings";
 
@@ -20,13 +20,22 @@ const SPEEDS = [0.5, 1, 2, 4];
 export function Player({ at, last, onMove, label, pace = 3, jump = 1 }: Props) {
   const [playing, setPlaying] = useState(false);
   const [speed, setSpeed] = useState(1);
+  const due = useRef(0); // when the present step was to be shown
   useEffect(() => {
     if (!playing) return;
-    const timer = setInterval(() => (at >= last ? setPlaying(false) : onMove(at + 1)), 1000 / (pace * speed));
-    return () => clearInterval(timer);
+    const each = 1000 / (pace * speed);
+    const timer = setTimeout(() => {
+      if (at >= last) return setPlaying(false);
+      // A slow machine leaves steps out instead of taking longer.
+      const steps = Math.max(1, Math.floor((performance.now() - due.current) / each));
+      due.current += steps * each;
+      onMove(Math.min(last, at + steps));
+    }, Math.max(0, due.current + each - performance.now()));
+    return () => clearTimeout(timer);
   }, [playing, speed, at, last]);
   const toggle = (): void => {
     if (!playing && at >= last) onMove(0);
+    due.current = performance.now();
     setPlaying(!playing);
   };
   useEffect(() => {
@@ -59,7 +68,7 @@ export function Player({ at, last, onMove, label, pace = 3, jump = 1 }: Props) {
         onInput={(event) => move(Number(event.currentTarget.value))}
       />
       <button class="quiet num" title={t("play.speed")} aria-label={`${t("play.speed")} ×${speed}`} disabled={still.matches}
-        onClick={() => setSpeed(SPEEDS[(SPEEDS.indexOf(speed) + 1) % SPEEDS.length])}>×{speed}</button>
+        onClick={() => { due.current = performance.now(); setSpeed(SPEEDS[(SPEEDS.indexOf(speed) + 1) % SPEEDS.length]); }}>×{speed}</button>
     </div>
   );
 }

@@ -6,11 +6,8 @@ import { line } from "d3-shape";
 import { useState } from "preact/hooks";
 import type { Point } from "../api";
 import { bytes, count, percent, seconds } from "../format";
-import { change, reachable, setting } from "../store";
+import { change, reachable, setting, type Metric } from "../store";
 import { t, type Key } from "../strings";
-
-export const METRICS = ["tokens_per_second_device", "step_seconds", "eta", "bubble", "peak_bytes"] as const;
-export type Metric = (typeof METRICS)[number];
 
 const SPELL: Record<Metric, (n: number) => string> = {
   tokens_per_second_device: count, step_seconds: seconds, eta: percent, bubble: percent, peak_bytes: bytes,
