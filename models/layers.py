@@ -235,9 +235,14 @@ def _cudnn(
     )
 
 
+_again = functools.partial(jax.checkpoint, prevent_cse=False)
+"""Nothing of the inside is kept for the backward pass. Where a layer's forward is made again right before its backward,
+XLA may take the scores of that one: a barrier would have them made a third time."""
+
+
 def _xla(q: jax.Array, k: jax.Array, v: jax.Array, scale: float | None) -> jax.Array:
     attend = functools.partial(jax.nn.dot_product_attention, is_causal=True, scale=scale, implementation="xla")
-    return jax.checkpoint(attend)(q, k, v)
+    return _again(attend)(q, k, v)
 
 
 def _plain(
@@ -252,7 +257,7 @@ def _plain(
     """Attention written out, in at least float32: `jax.nn.dot_product_attention` has no caps, and takes its softmax
     in float32 even in float64. `_seen` says what is seen."""
 
-    @jax.checkpoint
+    @_again
     def attend(q_BSND: jax.Array, k_BTKD: jax.Array, v_BTKD: jax.Array, *limits: Any) -> jax.Array:
         (B, S, N, D), T = q_BSND.shape, k_BTKD.shape[1]
         wide = jnp.promote_types(q_BSND.dtype, jnp.float32)
