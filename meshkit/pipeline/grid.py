@@ -84,7 +84,7 @@ def unparse(schedule: Schedule) -> str:
 def _rows(text: str, name: str) -> tuple[list[_Row], int]:
     """The stages' rows, and the ticks of a hop."""
     rows: list[_Row] = []
-    hop = HOPS[0]
+    hop, said = HOPS[0], 0
     for number, line in enumerate(text.splitlines(), 1):
         content, _, comment = line.partition("#")
         words, remark = content.split(), " ".join(comment.split())
@@ -92,7 +92,9 @@ def _rows(text: str, name: str) -> tuple[list[_Row], int]:
             if words or remark not in [f"hop {hop}" for hop in HOPS]:
                 how = "write '# hop 1' or '# hop 2', in a line of its own"
                 raise MeshkitError(f"{name}: line {number}: {line.strip()!r}: {how}")
-            hop = int(remark.split()[1])
+            if said:
+                raise MeshkitError(f"{name}: line {number}: {line.strip()!r}: line {said} says it already: say it once")
+            hop, said = int(remark.split()[1]), number
         if words:
             cells = [
                 _cell(word, f"{name}: line {number} (stage {len(rows)}), column {tick + 1} (tick {tick})")

@@ -93,13 +93,15 @@ def place(layers: int, stages: int, chunks: int = 1, per_stage: Sequence[int] | 
     groups = stages * chunks
     if per_stage is None:
         if layers < groups:
+            most = layers // stages  # chunks that a stage can have
+            fewer = f"{most}{' or less' * (most > 2)}" if most > 1 else "1 and pipeline.schedule to '1f1b'"
             fits = [k for k in range(1, layers + 1) if k * chunks <= layers and layers % k == 0]
             raise MeshkitError(
                 f"model.layers = {layers} are too few for mesh.pipe = {stages}"
                 + (f" stages × pipeline.virtual = {chunks} chunks" if chunks > 1 else " stages")
                 + ": set "
                 + (f"mesh.pipe to one of {', '.join(map(str, fits))}, or " if fits else "")
-                + (f"pipeline.virtual to {layers // stages} or less, or " if chunks > 1 and layers >= stages else "")
+                + (f"pipeline.virtual to {fewer}, or " if chunks > 1 and most else "")
                 + f"model.layers to {groups} or more"
             )
         short, longer = divmod(layers, groups)

@@ -106,6 +106,7 @@ GOOD = "F0 F1    B0 B1\n.  F0+B0 F1+B1 .\n"
         ("F0 F999999999\n", "g.txt: line 1 (stage 0): F1 is missing"),
         ("F0 F0.999999999\n", "cell 'F0.999999999': F0.999999999: needs F0 of stage 0, chunk 999999998, at least 1"),
         ("F0 F1000000000\n", "'F1000000000' is no action"),
+        ("# hop 2\n" + GOOD + "\n# hop 1", "'# hop 1': line 1 says it already: say it once"),
         ("# hop 3\n" + GOOD, "g.txt: line 1: '# hop 3': write '# hop 1' or '# hop 2'"),
         ("#hop\n" + GOOD, "g.txt: line 1: '#hop': write '# hop 1' or '# hop 2'"),
     ],
