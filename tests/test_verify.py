@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from meshkit import cli, compare, one_device, shrink, train_step, verify
+from meshkit import assemble, cli, compare, mesh, one_device, shrink, train_step, uneven, verify
 from meshkit.compare import Course, Row
 from meshkit.config import MeshShape, RunConfig, load
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
-from meshkit.pipeline import vocab
+from meshkit.pipeline import chunks, vocab
 from meshkit.pipeline.context import Context, dropout
+from meshkit.simulate import QUICK
 
 SMALL = {
     "mesh": dict(data=2, tensor=1, pipe=2),
@@ -269,3 +270,22 @@ def test_costs_of_uneven_stages_stand_beside_the_formulas() -> None:
     # Full recompute: F = 1 and B = 4 of a mean stage's 2 layers. F0 | F1, F0+B0 | F2+B0, F1+B1 | B1, F2+B2 | B2.
     assert shown["time in lock-step"] == (0.5 + 7.5 + 7.5 + 7.5 + 2, 25)
     assert "work on layers that a stage has not" in text(report)
+
+
+def test_work_that_is_moved_in_front_of_a_gate_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a row reads past its gate is the same in every trip: the compiler has it done where the row is empty too."""
+    gated = chunks.Chunk.each
+
+    def past_the_gate(self: chunks.Chunk, one: Any, carry: Any, reads: Any = (), backward: bool = False) -> Any:
+        return gated(self, lambda carry, k, _: one(carry, k, reads), carry, (), backward)
+
+    monkeypatch.setattr(chunks.Chunk, "each", past_the_gate)
+    shape, sizes = SMALL["mesh"] | {"data": 1}, dict(layers=4, width=16, heads=2, kv_heads=2, mlp_width=16, vocab=32)
+    more = {"precision": "float32", "pipeline.layers_per_stage": [1, 3], "data": dict(batch=6, sequence=8)}
+    config = load(SMALL, more | {"mesh": shape, "model": sizes})
+    step = assemble.train_step(config, mesh.build(config.mesh, verify.cpu_devices(2)))
+    batch = verify.random_batches(config, step.stages.vocab, 1)[0]
+    wasted, *others = uneven.costs(step, step.step.lower(jax.eval_shape(step.init, 0), batch).compile(QUICK))
+    assert not wasted.ok
+    assert wasted.compiled > 0
+    assert all(cost.ok for cost in others)
