@@ -293,5 +293,5 @@ def _legend(config: RunConfig, costs: list[Cost]) -> list[str]:
         f"{config.precision}: distance from the float64 result (root mean square ÷ that of the leaf); must be at most "
         f"{compare.RATIO:g} times that of one device in {config.precision}, or of what dtypes round",
         f"parameters: in {config.precision} only those whose every gradient is more than {compare.DEVIATIONS:g} times "
-        "what rounding makes of it; a leaf with gradients of which none is has nothing compared, and fails",
+        "what rounding makes of it; of a leaf that has none such, all",
     ]

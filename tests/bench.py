@@ -3,8 +3,8 @@
 The rival is what one would write without meshkit: one `jax.jit`, layers in a Python loop, gradients
 accumulated over the microbatches (as a scan and unrolled; the faster counts), the same AdamW. It runs
 on one of the simulated devices. All share the cores of one machine, so the (2, 2, 2) mesh does the
-same work with the same cores: its ratio is the price of pipelining, exchanges and thread hand-overs.
-Then schedules and memory policies, each over what its table predicts: bench_schedules.py.
+same work with the same cores: its ratio is the price of being cut. Then schedules and memory
+policies, each over what its table predicts: bench_schedules.py.
 """
 
 import argparse

@@ -16,7 +16,7 @@ COSTS = {
 """Time of each kind of action in forwards: a backward costs two, one for the input's gradient and one for
 the weights'; full goes forward again twice, once through the stage and once through each layer; selective goes
 through norms, activations and attention again: 0.2 is what the planner's arithmetic has for Llama-3-8B on an H100
-at 4096 tokens. On CPU, writing and reading what is kept costs nearly as much as making it again (README)."""
+at 4096 tokens. On CPU the three measure nearer to each other (README)."""
 
 BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 """Of an element, by `precision`."""
