@@ -23,8 +23,8 @@ DATA, TENSOR, PIPE = "data", "tensor", "pipe"
 AXES = (DATA, TENSOR, PIPE)
 
 
-def resolve(shape: MeshShape, devices: int) -> MeshShape:
-    """`shape` with its -1 filled in, so that data × tensor × pipe = `devices`.
+def resolve(shape: MeshShape, devices: int, simulated: bool = False) -> MeshShape:
+    """`shape` with its -1 filled in, so that data × tensor × pipe = `devices`; if `simulated`, there could be more.
 
     Raises MeshkitError naming the numbers and the nearest meshes that fit.
     """
@@ -41,7 +41,7 @@ def resolve(shape: MeshShape, devices: int) -> MeshShape:
     raise MeshkitError(
         f"mesh {has} takes {'a multiple of ' if free else ''}{known} devices and there are {devices}: "
         f"set mesh.data, mesh.tensor, mesh.pipe to one of: {choices}"
-        + (f"; or simulate {known} with devices = {known} (on CPU)" if not free else "")
+        + (f"; or simulate {known} with devices = {known}" if simulated and not free else "")
     )
 
 
@@ -97,7 +97,7 @@ def build(shape: MeshShape, devices: "Sequence[Any] | None" = None) -> "Mesh":
     from jax.sharding import AxisType, Mesh
 
     devices = jax.devices() if devices is None else list(devices)
-    shape = resolve(shape, len(devices))
+    shape = resolve(shape, len(devices), simulated=devices[0].platform == "cpu")
     nodes = [node_of(d) for d in devices]
     warning = placement_warning(shape, nodes)
     if warning:

@@ -28,7 +28,7 @@ def layout(config: RunConfig, sizes: Sizes) -> MeshShape:
     shape = config.mesh
     free = [axis for axis, size in shape.sizes.items() if size == -1]
     if config.devices is not None:
-        shape = resolve(shape, config.devices)
+        shape = resolve(shape, config.devices, simulated=True)
     elif free:
         candidates = [shape.model_copy(update={free[0]: size}) for size in (2, 3, 4, 5, 6, 7, 8)]
         fitting = [candidate for candidate in candidates if _fits(config, sizes, candidate)]
