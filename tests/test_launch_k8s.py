@@ -75,7 +75,9 @@ def test_pods_find_one_another_and_the_config_travels_with_them(written: Any, tm
     [container] = pod["containers"]
     env = {item["name"]: item["value"] for item in container["env"]}
     # Kubernetes adds the index; the host of pod 0 is NAME-0 in the subdomain.
-    assert launchers.find(env | {"JOB_COMPLETION_INDEX": "2"}) == Place(2, 4, f"{name}-0.{name}:8476", hosts=4)
+    assert launchers.find(env | {"JOB_COMPLETION_INDEX": "2"}) == Place(
+        2, 4, f"{name}-0.{name}:8476", hosts=4, pods=True
+    )
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     folders = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert {volume["name"] for volume in pod["volumes"]} == folders.keys()
