@@ -20,6 +20,10 @@ from meshkit.launchers import ADDRESS, COUNT, PREEMPTED_EXIT
 from meshkit.overrides import words
 
 PORT = 8476  # of process 0, as JAX's own examples have it
+UNCOUNTED = 76
+"""Exit code of a pod that saved and ended on a SIGTERM, or whose peers were not there in time: no failure of the run,
+so that it is made anew as often as need be. A hang or a lost connection (75) counts."""
+
 LEAST_ELASTIC = 3  # of two nodes, one is not more than half
 CONFIG_FOLDER, RUNS_FOLDER = "/etc/meshkit", "/runs"
 
@@ -116,6 +120,8 @@ def _job(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Node
                 "rules": [
                     # A node that is drained or taken away counts as no failure of the run.
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    # Nor do the other pods, which save and end with the drained one, and wait until it is replaced.
+                    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [UNCOUNTED]}},
                     # 1 is a mistake and 2 wrong usage: a restart would meet them again.
                     {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 2]}},
                 ]
@@ -191,7 +197,7 @@ def _environment(nodes: Nodes, wishes: Wishes) -> dict[str, str]:
     place = {ADDRESS: _hosts(wishes).format(0), COUNT: str(nodes.count)}
     return {
         **(place if nodes.least is None else {}),  # else the supervisors agree on it
-        PREEMPTED_EXIT: str(RESTART),
+        PREEMPTED_EXIT: str(UNCOUNTED if nodes.least is None else RESTART),  # a supervisor counts restarts itself
         "PYTHONUNBUFFERED": "1",
         **gpu,
     }
