@@ -46,6 +46,11 @@ def on_start(config: RunConfig) -> None:
     )
 
 
+def on_data(identity: str) -> None:
+    """Compare what is trained on (`Sources.identity`). Raises MeshkitError as `on_start` does."""
+    _compare({"the training data": identity})
+
+
 def on_program(mesh: jax.sharding.Mesh, compiled: Any) -> None:
     """Compare the mesh and the compiled step. Raises MeshkitError as `on_start` does."""
     ids = [device.id for device in mesh.devices.flat]

@@ -346,6 +346,40 @@ def test_it_is_joined_with_a_short_heartbeat(monkeypatch: pytest.MonkeyPatch) ->
     assert 10 <= arguments["heartbeat_timeout_seconds"] <= 30
 
 
+class Store(dict[str, str]):
+    """The store that processes share, in which the others have said what they have."""
+
+    def key_value_set(self, key: str, value: str) -> None:
+        self[key] = value
+
+    def blocking_key_value_get(self, key: str, wait: int) -> str:
+        return self.get(key, json.dumps(["b", {"the training data": "200 tokens, CRC-32 2"}]))
+
+
+def test_processes_that_read_other_data_do_not_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(agreement, "store", lambda: store)
+    monkeypatch.setattr(socket, "gethostname", lambda: "a")
+    agreed = "the training data is 100 tokens, CRC-32 1 in process 0 \\(host a\\) and 200 tokens, CRC-32 2 in process 1"
+    with pytest.raises(MeshkitError, match=f"the processes do not agree: {agreed}"):
+        agreement.on_data("100 tokens, CRC-32 1")
+    agreement.on_data("200 tokens, CRC-32 2")
+
+
+def test_the_data_are_compared_before_anything_is_compiled(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(facts: agreement.Facts) -> None:
+        if "CRC-32" in facts.get("the training data", ""):
+            raise MeshkitError("compared")
+
+    monkeypatch.setattr(agreement, "_compare", compare)
+    monkeypatch.setattr("meshkit.assemble.train_step", lambda *_: pytest.fail("too late"))
+    with pytest.raises(MeshkitError, match="compared"):
+        meshkit.train(config, run_dir=str(tmp_path / "alone"))
+
+
 def test_differences_name_processes_and_hosts() -> None:
     usual = {"jax": "1", "mesh": "m", "seed": "0"}
     said = [("a", usual), ("a", usual), ("b", usual), ("b", usual | {"jax": "2"})]
