@@ -42,6 +42,7 @@ class Wishes:
 def manifests(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Nodes, wishes: Wishes) -> str:
     """The YAML to `kubectl apply`: its head says how."""
     _check_name(wishes.name, nodes.count)
+    _check_claim_and_image(wishes)
     if nodes.least is not None and nodes.count < LEAST_ELASTIC:
         raise MeshkitError(
             f"--elastic with --nodes {nodes.count}: a run in Kubernetes goes on while more than half of its nodes are "
@@ -210,3 +211,14 @@ def _check_name(name: str, count: int) -> None:
         raise MeshkitError(
             f"--name {name}: Kubernetes takes small letters, digits and '-', beginning with a letter, at most {most}"
         )
+
+
+def _check_claim_and_image(wishes: Wishes) -> None:
+    """A claim is called like a domain."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", wishes.claim) or len(wishes.claim) > 253:
+        raise MeshkitError(
+            f"--claim {wishes.claim!r}: the name of a PersistentVolumeClaim has small letters, digits, '-' and '.', "
+            "begins and ends with a letter or digit, and is at most 253 long"
+        )
+    if not re.fullmatch(r"\S+", wishes.image):
+        raise MeshkitError(f"--image {wishes.image!r}: write one as registry.example/meshkit:1, without spaces")

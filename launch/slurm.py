@@ -20,6 +20,8 @@ from meshkit.overrides import words
 WAIT_SECONDS = 60
 """After the first process of a run has ended, the others get so long before SLURM ends them."""
 
+TIME = r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED"
+
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
@@ -30,6 +32,13 @@ class Wishes:
     grace: int
     restarts: int
     options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.time is not None and not re.fullmatch(TIME, self.time):
+            raise MeshkitError(
+                f"--time {self.time!r}: SLURM takes MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, "
+                "DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS, as 2-12:00:00, or UNLIMITED"
+            )
 
 
 def script(

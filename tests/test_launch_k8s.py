@@ -154,6 +154,10 @@ def test_pods_of_an_elastic_job_are_supervisors_that_find_one_another(written: A
         (["--elastic", "min=24", "--restarts", "1"], "no mesh of 24 or more of them is legal: choose min=16"),
         (["--elastic", "min=32", "--restarts", "1"], "with a node lost 24 devices are left"),
         (["--mesh.tensor", "5"], "there are 32"),
+        (["--restarts", "-2"], "--restarts -2: it is at least 0"),
+        (["--grace", "0"], "--grace 0: it is at least 1"),
+        (["--claim", "Bad Claim"], "--claim 'Bad Claim': the name of a PersistentVolumeClaim has small letters"),
+        (["--image", ""], "--image '': write one as registry.example/meshkit:1"),
     ],
 )
 def test_mistakes_say_what_to_mend(

@@ -88,6 +88,10 @@ def test_a_shell_reads_odd_paths_and_values_as_they_are(written: Any, tmp_path: 
         (["--nodes", "8", "--gpus-per-node", "8", "--restarts", "1", "--resume", "never"], "set resume = 'auto'"),
         (["--nodes", "3", "--devices", "8"], "devices = 8 do not split over --nodes 3"),
         (["--nodes", "8", "--gpus-per-node", "8", "--name", 'a"b'], "sbatch cannot read quotes"),
+        (["--nodes", "8", "--gpus-per-node", "-8"], "--gpus-per-node -8: it is at least 1"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--restarts", "-1"], "--restarts -1: it is at least 0"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--grace", "-1"], "--grace -1: it is at least 1"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--time", "nonsense"], "--time 'nonsense': SLURM takes MINUTES"),
     ],
 )
 def test_mistakes_say_what_to_mend(
