@@ -73,6 +73,7 @@ def script(
         command=shlex.join(command) + (' "${mesh[@]}"' if fitted else ""),
         restart=RESTART,
         restarts=wishes.restarts,
+        crashes=shlex.quote(f"{logs}/crashes"),
     )
 
 
@@ -98,10 +99,15 @@ while true; do  # a signal ends `wait`, but not the run
 done
 
 # {restart}: hung, lost another process, or was told to end; over 128: ended by a signal. The job begins again in its
-# place in the queue, from the last checkpoint. 1: a mistake that a restart would meet again.
-if [ $code -ge {restart} ] && {{ [ "${{asked:-}}" = yes ] || [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; }}; then
-    echo "the run ended with $code: requeue after ${{SLURM_RESTART_COUNT:-0}} restarts"
-    scontrol requeue "$SLURM_JOB_ID"
+# place in the queue, from the last checkpoint. 1: a mistake that a restart would meet again. Each crash is a line of a
+# file: SLURM's own count of restarts would have those after a preemption in it.
+crashes={crashes}-$SLURM_JOB_ID
+if [ $code -ge {restart} ]; then
+    [ "${{asked:-}}" = yes ] || echo "ended with $code" >>"$crashes"
+    if [ ! -e "$crashes" ] || [ "$(wc -l <"$crashes")" -le {restarts} ]; then
+        echo "the run ended with $code: requeue after ${{SLURM_RESTART_COUNT:-0}} restarts"
+        scontrol requeue "$SLURM_JOB_ID"
+    fi
 fi
 exit $code
 """
