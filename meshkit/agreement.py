@@ -99,7 +99,7 @@ def _compare(facts: Facts) -> None:
     verdict = store().blocking_key_value_get(f"{folder}/verdict", wait)
     if verdict:
         raise MeshkitError(
-            f"the processes do not agree: {verdict}. Start all of them with the same config, code and environment"
+            f"the processes do not agree: {verdict}. Start all of them with the same config, data, code and environment"
             if me == 0
             else f"process {me} on {socket.gethostname()}: the processes do not agree: see the message of process 0"
         )

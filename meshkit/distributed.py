@@ -36,7 +36,7 @@ def start() -> None:
         return
     rendezvous.check(place)
     try:
-        with rendezvous.saying_what_is_waited_for(place), _within(rendezvous.JOIN_SECONDS, place):
+        with rendezvous.saying_what_is_waited_for("the others", place), _within(rendezvous.JOIN_SECONDS, place):
             jax.distributed.initialize(
                 place.address,
                 place.count,

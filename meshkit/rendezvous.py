@@ -38,7 +38,7 @@ def check(place: Place) -> None:
     when it does not come to be there."""
     host, port = _split(place.address)
     end = time.monotonic() + JOIN_SECONDS
-    with saying_what_is_waited_for(place):
+    with saying_what_is_waited_for(f"the name {host}", place):
         found = _addresses(place, host, port, end)
     loopback = all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
     # On its own host the name of process 0 may well mean loopback, as in Debian's /etc/hosts.
@@ -51,17 +51,17 @@ def check(place: Place) -> None:
         _check_own(place, found)
         _check_free(port)
     else:
-        with saying_what_is_waited_for(place, loopback):
+        with saying_what_is_waited_for("process 0", place, loopback):
             _wait_for(place, host, port, loopback)
 
 
 @contextlib.contextmanager
-def saying_what_is_waited_for(place: Place, loopback: bool | None = None) -> Iterator[None]:
+def saying_what_is_waited_for(what: str, place: Place, loopback: bool | None = None) -> Iterator[None]:
     """Something is waited for: say so when it takes longer than a moment.
 
     loopback: whether the address of process 0 means this very host; None: as it is written.
     """
-    text = f"{place} waits for {'process 0' if place.number else 'the others'} at {ADDRESS} = {place.address!r}"
+    text = f"{place} waits for {what} at {ADDRESS} = {place.address!r}"
     if _is_loopback(_split(place.address)[0]) if loopback is None else loopback:
         text += (
             f", which is {socket.gethostname()} itself (loopback): if process 0 runs on another host than others, {FIX}"

@@ -313,13 +313,25 @@ def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any
     monkeypatch.setattr(rendezvous, "NOTICE_SECONDS", 0)
     show = rendezvous._say
     monkeypatch.setattr(rendezvous, "_say", lambda text: (show(text), said.set()))
-    for place, words in [
-        (Place(0, 2, "127.0.0.1:1234"), "process 0 of 2 on .* waits for the others at .* itself \\(loopback\\): if"),
-        (Place(1, 2, "127.0.0.1:1234"), "process 1 of 2 on .* waits for process 0 at .* itself \\(loopback\\): if"),
-        (Place(1, 2, "10.0.0.1:1234"), "waits for process 0 at JAX_COORDINATOR_ADDRESS = '10.0.0.1:1234'$"),
+    for what, place, words in [
+        (
+            "the others",
+            Place(0, 2, "127.0.0.1:1234"),
+            "process 0 of 2 on .* waits for the others at .* itself \\(loopback\\): if",
+        ),
+        (
+            "process 0",
+            Place(1, 2, "127.0.0.1:1234"),
+            "process 1 of 2 on .* waits for process 0 at .* itself \\(loopback\\): if",
+        ),
+        (
+            "process 0",
+            Place(1, 2, "10.0.0.1:1234"),
+            "waits for process 0 at JAX_COORDINATOR_ADDRESS = '10.0.0.1:1234'$",
+        ),
     ]:
         said.clear()
-        with rendezvous.saying_what_is_waited_for(place):
+        with rendezvous.saying_what_is_waited_for(what, place):
             assert said.wait(10)
         assert re.search(words, capsys.readouterr().err.strip())
 
