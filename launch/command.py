@@ -18,8 +18,7 @@ CLUSTERS = ("slurm", "k8s")
 
 LEAST = {
     **dict.fromkeys(["processes", "devices_per_process", "nodes", "gpus_per_node", "devices_per_node", "least"], 1),
-    **dict.fromkeys(["restarts", "settle"], 0),
-    "grace": 1,
+    **dict.fromkeys(["restarts", "grace", "settle"], 0),
 }
 """The smallest value of every option that is a number."""
 

@@ -155,7 +155,7 @@ def test_pods_of_an_elastic_job_are_supervisors_that_find_one_another(written: A
         (["--elastic", "min=32", "--restarts", "1"], "with a node lost 24 devices are left"),
         (["--mesh.tensor", "5"], "there are 32"),
         (["--restarts", "-2"], "--restarts -2: it is at least 0"),
-        (["--grace", "0"], "--grace 0: it is at least 1"),
+        (["--grace", "-1"], "--grace -1: it is at least 0"),
         (["--claim", "Bad Claim"], "--claim 'Bad Claim': the name of a PersistentVolumeClaim has small letters"),
         (["--image", ""], "--image '': write one as registry.example/meshkit:1"),
     ],

@@ -176,7 +176,7 @@ def test_processes_that_differ_are_named(config: Path, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--restarts", "-1"], "--restarts -1: it is at least 0"),
-        (["--grace", "-1"], "--grace -1: it is at least 1"),
+        (["--grace", "-1"], "--grace -1: it is at least 0"),
         (["--processes", "0"], "--processes 0: it is at least 1"),
         (["--devices-per-process", "0"], "--devices-per-process 0: it is at least 1"),
         (["--processes", "3"], "4 devices do not split evenly over them"),

@@ -119,7 +119,7 @@ def test_preemptions_do_not_use_up_restarts(written: Any, tmp_path: Path) -> Non
         (["--nodes", "8", "--gpus-per-node", "8", "--name", 'a"b'], "sbatch cannot read quotes"),
         (["--nodes", "8", "--gpus-per-node", "-8"], "--gpus-per-node -8: it is at least 1"),
         (["--nodes", "8", "--gpus-per-node", "8", "--restarts", "-1"], "--restarts -1: it is at least 0"),
-        (["--nodes", "8", "--gpus-per-node", "8", "--grace", "-1"], "--grace -1: it is at least 1"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--grace", "-1"], "--grace -1: it is at least 0"),
         (["--nodes", "8", "--gpus-per-node", "8", "--time", "nonsense"], "--time 'nonsense': SLURM takes MINUTES"),
     ],
 )
