@@ -35,15 +35,13 @@ def nodes(config: RunConfig, count: int, gpus: int | None, per: str, least: int 
     gpus: of a node. per: "gpu" or "node", what a process is started for. least: devices that are enough.
     Raises MeshkitError for numbers that do not go together.
     """
-    if count < 1:
-        raise MeshkitError(f"--nodes {count}: it is at least 1")
     total = config.devices  # simulated
     if total is not None and gpus:
         raise MeshkitError(f"--gpus-per-node {gpus} and devices = {total} (simulated): remove one of them")
     if total is not None and total % count:
         raise MeshkitError(f"devices = {total} do not split over --nodes {count}: choose a divisor")
     a_node = gpus if total is None else total // count
-    if a_node is None or a_node < 1:
+    if a_node is None:
         raise MeshkitError("--gpus-per-node N is missing: the GPUs of a node (or set devices to simulate them)")
     config = config.model_copy(update={"mesh": resolve(config.mesh, count * a_node)})
     config.microbatch_size(config.mesh.data)

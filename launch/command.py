@@ -9,12 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from meshkit.commands import add_command
+from meshkit.commands import Run, add_command
 from meshkit.config import RunConfig, load
 from meshkit.errors import MeshkitError
 from meshkit.overrides import dotted, words
 
 CLUSTERS = ("slurm", "k8s")
+
+LEAST = {
+    **dict.fromkeys(["processes", "devices_per_process", "nodes", "gpus_per_node", "devices_per_node", "least"], 1),
+    **dict.fromkeys(["restarts", "grace", "settle"], 0),
+}
+"""The smallest value of every option that is a number."""
 
 
 def add(commands: Any) -> None:
@@ -22,17 +28,17 @@ def add(commands: Any) -> None:
     launch = commands.add_parser("launch", help="start a run on many processes", description="Start a run.")
     ways = launch.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    local = add_command(ways, "local", _local, "processes on this machine, supervised")
+    local = add_command(ways, "local", _checked(_local), "processes on this machine, supervised")
     local.add_argument("--processes", type=int, default=1, metavar="N", help="(default: 1)")
     local.add_argument("--devices-per-process", type=int, metavar="N", help="simulated (default: the config's share)")
 
-    slurm = add_command(ways, "slurm", _slurm, "a batch script for SLURM")
+    slurm = add_command(ways, "slurm", _checked(_slurm), "a batch script for SLURM")
     slurm.add_argument("--per", choices=["gpu", "node"], default="gpu", help="a process for each (default: gpu)")
     slurm.add_argument("--time", metavar="D-HH:MM:SS", help="time limit of the job (default: the partition's)")
     slurm.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="more, as --sbatch=--account=me")
     slurm.add_argument("--submit", action="store_true", help="submit it too")
 
-    k8s = add_command(ways, "k8s", _k8s, "an Indexed Job for Kubernetes, one pod a node")
+    k8s = add_command(ways, "k8s", _checked(_k8s), "an Indexed Job for Kubernetes, one pod a node")
     k8s.add_argument("--image", required=True, metavar="IMAGE", help="a container image with meshkit in it")
     k8s.add_argument("--claim", required=True, metavar="NAME", help="PersistentVolumeClaim for the runs")
 
@@ -49,12 +55,12 @@ def add(commands: Any) -> None:
             "--grace", type=int, default=120, metavar="S", help="seconds to save in, after a SIGTERM (default: 120)"
         )
 
-    fit = add_command(ways, "fit", _fit, "the largest mesh on nodes that are left, as options (for scripts)")
+    fit = add_command(ways, "fit", _checked(_fit), "the largest mesh on nodes that are left, as options (for scripts)")
     fit.add_argument("--nodes", type=int, required=True, metavar="N", help="nodes there are")
     fit.add_argument("--devices-per-node", type=int, required=True, metavar="N", help="devices of a node")
     fit.add_argument("--least", type=int, default=1, metavar="N", help="nodes to use at least (default: 1)")
 
-    pod = add_command(ways, "pod", _pod, "one pod of an elastic Job (for manifests)")
+    pod = add_command(ways, "pod", _checked(_pod), "one pod of an elastic Job (for manifests)")
     pod.add_argument("--nodes", type=int, required=True, metavar="N", help="pods of the Job, one a node")
     pod.add_argument("--devices-per-node", type=int, required=True, metavar="N", help="devices of a node")
     pod.add_argument("--least", type=int, required=True, metavar="N", help="nodes to go on with at least")
@@ -66,6 +72,18 @@ def add(commands: Any) -> None:
         way.usage = f"{way.prog} CONFIG [options] [--KEY VALUE …]"
         way.epilog = "KEY: any config key; meshkit train --help lists them."
         way.add_argument("config", metavar="CONFIG", help="a TOML file")
+
+
+def _checked(run: Run) -> Run:
+    """`run`, for options whose numbers are large enough; else MeshkitError."""
+
+    def checked(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+        for name, value in vars(options).items():
+            if name in LEAST and value is not None and value < LEAST[name]:
+                raise MeshkitError(f"--{name.replace('_', '-')} {value}: it is at least {LEAST[name]}")
+        return run(options, overrides)
+
+    return checked
 
 
 def _local(options: argparse.Namespace, overrides: dict[str, Any]) -> int:

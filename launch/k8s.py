@@ -20,6 +20,10 @@ from meshkit.launchers import ADDRESS, COUNT, PREEMPTED_EXIT
 from meshkit.overrides import words
 
 PORT = 8476  # of process 0, as JAX's own examples have it
+UNCOUNTED = 76
+"""Exit code of a pod that saved and ended on a SIGTERM, or whose peers were not there in time: no failure of the run,
+so that it is made anew as often as need be. A hang or a lost connection (75) counts."""
+
 LEAST_ELASTIC = 3  # of two nodes, one is not more than half
 CONFIG_FOLDER, RUNS_FOLDER = "/etc/meshkit", "/runs"
 
@@ -38,6 +42,7 @@ class Wishes:
 def manifests(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Nodes, wishes: Wishes) -> str:
     """The YAML to `kubectl apply`: its head says how."""
     _check_name(wishes.name, nodes.count)
+    _check_claim_and_image(wishes)
     if nodes.least is not None and nodes.count < LEAST_ELASTIC:
         raise MeshkitError(
             f"--elastic with --nodes {nodes.count}: a run in Kubernetes goes on while more than half of its nodes are "
@@ -116,6 +121,8 @@ def _job(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Node
                 "rules": [
                     # A node that is drained or taken away counts as no failure of the run.
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    # Nor do the other pods, which save and end with the drained one, and wait until it is replaced.
+                    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [UNCOUNTED]}},
                     # 1 is a mistake and 2 wrong usage: a restart would meet them again.
                     {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 2]}},
                 ]
@@ -191,7 +198,7 @@ def _environment(nodes: Nodes, wishes: Wishes) -> dict[str, str]:
     place = {ADDRESS: _hosts(wishes).format(0), COUNT: str(nodes.count)}
     return {
         **(place if nodes.least is None else {}),  # else the supervisors agree on it
-        PREEMPTED_EXIT: str(RESTART),
+        PREEMPTED_EXIT: str(UNCOUNTED if nodes.least is None else RESTART),  # a supervisor counts restarts itself
         "PYTHONUNBUFFERED": "1",
         **gpu,
     }
@@ -204,3 +211,14 @@ def _check_name(name: str, count: int) -> None:
         raise MeshkitError(
             f"--name {name}: Kubernetes takes small letters, digits and '-', beginning with a letter, at most {most}"
         )
+
+
+def _check_claim_and_image(wishes: Wishes) -> None:
+    """A claim is called like a domain."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", wishes.claim) or len(wishes.claim) > 253:
+        raise MeshkitError(
+            f"--claim {wishes.claim!r}: the name of a PersistentVolumeClaim has small letters, digits, '-' and '.', "
+            "begins and ends with a letter or digit, and is at most 253 long"
+        )
+    if not re.fullmatch(r"\S+", wishes.image):
+        raise MeshkitError(f"--image {wishes.image!r}: write one as registry.example/meshkit:1, without spaces")

@@ -50,8 +50,6 @@ class Job:
 
 def job(path: str, config: RunConfig, overrides: Mapping[str, Any], processes: int, devices: int | None) -> Job:
     """The job as the command line asks for it. Raises MeshkitError for numbers that do not go together."""
-    if processes < 1 or (devices is not None and devices < 1):
-        raise MeshkitError("--processes and --devices-per-process are at least 1")
     if devices is None and (config.devices or processes > 1):
         devices = _share(config, processes)
     if devices is None:
@@ -76,6 +74,11 @@ def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
     check_restarts(job.config, restarts)
     if least is not None and job.devices is None:
         raise MeshkitError("--elastic: one process with all devices of the machine has none to lose: leave it out")
+    if least is not None and job.devices is not None and least > job.processes * job.devices:
+        raise MeshkitError(
+            f"--elastic min={least}: {counted(job.processes, 'process')} of {job.devices} have "
+            f"{job.processes * job.devices} devices: choose from 1 to {job.processes * job.devices}"
+        )
     with Supervisor(grace, say) as supervisor:
         for left in range(restarts, -1, -1):
             begun = time.monotonic()

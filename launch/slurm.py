@@ -20,6 +20,8 @@ from meshkit.overrides import words
 WAIT_SECONDS = 60
 """After the first process of a run has ended, the others get so long before SLURM ends them."""
 
+TIME = r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED"
+
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
@@ -30,6 +32,13 @@ class Wishes:
     grace: int
     restarts: int
     options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.time is not None and not re.fullmatch(TIME, self.time):
+            raise MeshkitError(
+                f"--time {self.time!r}: SLURM takes MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, "
+                "DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS, as 2-12:00:00, or UNLIMITED"
+            )
 
 
 def script(
@@ -64,6 +73,7 @@ def script(
         command=shlex.join(command) + (' "${mesh[@]}"' if fitted else ""),
         restart=RESTART,
         restarts=wishes.restarts,
+        crashes=shlex.quote(f"{logs}/crashes"),
     )
 
 
@@ -89,10 +99,15 @@ while true; do  # a signal ends `wait`, but not the run
 done
 
 # {restart}: hung, lost another process, or was told to end; over 128: ended by a signal. The job begins again in its
-# place in the queue, from the last checkpoint. 1: a mistake that a restart would meet again.
-if [ $code -ge {restart} ] && {{ [ "${{asked:-}}" = yes ] || [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; }}; then
-    echo "the run ended with $code: requeue after ${{SLURM_RESTART_COUNT:-0}} restarts"
-    scontrol requeue "$SLURM_JOB_ID"
+# place in the queue, from the last checkpoint. 1: a mistake that a restart would meet again. Each crash is a line of a
+# file: SLURM's own count of restarts would have those after a preemption in it.
+crashes={crashes}-$SLURM_JOB_ID
+if [ $code -ge {restart} ]; then
+    [ "${{asked:-}}" = yes ] || echo "ended with $code" >>"$crashes"
+    if [ ! -e "$crashes" ] || [ "$(wc -l <"$crashes")" -le {restarts} ]; then
+        echo "the run ended with $code: requeue after ${{SLURM_RESTART_COUNT:-0}} restarts"
+        scontrol requeue "$SLURM_JOB_ID"
+    fi
 fi
 exit $code
 """

@@ -46,6 +46,11 @@ def on_start(config: RunConfig) -> None:
     )
 
 
+def on_data(identity: str) -> None:
+    """Compare what is trained on (`Sources.identity`). Raises MeshkitError as `on_start` does."""
+    _compare({"the training data": identity})
+
+
 def on_program(mesh: jax.sharding.Mesh, compiled: Any) -> None:
     """Compare the mesh and the compiled step. Raises MeshkitError as `on_start` does."""
     ids = [device.id for device in mesh.devices.flat]
@@ -94,7 +99,7 @@ def _compare(facts: Facts) -> None:
     verdict = store().blocking_key_value_get(f"{folder}/verdict", wait)
     if verdict:
         raise MeshkitError(
-            f"the processes do not agree: {verdict}. Start all of them with the same config, code and environment"
+            f"the processes do not agree: {verdict}. Start all of them with the same config, data, code and environment"
             if me == 0
             else f"process {me} on {socket.gethostname()}: the processes do not agree: see the message of process 0"
         )

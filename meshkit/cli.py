@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return options.run(options, overrides)
     except MeshkitError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code
     except KeyboardInterrupt:
         training = argv[:1] == ["train"]
         print("interrupted" + ": steps after the last checkpoint are lost; a SIGTERM saves" * training, file=sys.stderr)

@@ -12,7 +12,7 @@ import numpy as np
 from jax._src import distributed as runtime  # the one way to the store that the processes share
 from jax.experimental import multihost_utils
 
-from meshkit import launchers
+from meshkit import launchers, rendezvous
 from meshkit.errors import RESTART, MeshkitError
 
 HEARTBEAT_SECONDS = 10
@@ -26,29 +26,47 @@ def start() -> None:
     """Join the other processes of the run, when the environment says that there are any (see `launchers`).
 
     Called before any device is touched; does nothing in a process that has joined already, or that is alone.
-    Raises MeshkitError for variables that do not go together, an address that cannot work, and processes that do
-    not come.
+    Raises MeshkitError for variables that do not go together, an address that cannot work, and (LateError) processes
+    that do not come.
     """
     if jax.distributed.is_initialized():
         return
     place = launchers.find()
     if place is None:
         return
-    launchers.check(place)
+    rendezvous.check(place)
     try:
-        jax.distributed.initialize(
-            place.address,
-            place.count,
-            place.number,
-            place.devices,
-            initialization_timeout=launchers.JOIN_SECONDS,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        )
+        with rendezvous.saying_what_is_waited_for("the others", place), _within(rendezvous.JOIN_SECONDS, place):
+            jax.distributed.initialize(
+                place.address,
+                place.count,
+                place.number,
+                place.devices,
+                initialization_timeout=2 * rendezvous.JOIN_SECONDS,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            )
     except jax.errors.JaxRuntimeError as error:
-        raise MeshkitError(
-            f"process {place.number} of {place.count} at {place.address}: the run could not gather "
-            f"({str(error).splitlines()[0]}): see what the other processes say"
+        raise rendezvous.LateError(
+            f"{place}: the run could not gather at {place.address} ({str(error).splitlines()[0]}): see what the other "
+            "processes say"
         ) from None
+
+
+@contextlib.contextmanager
+def _within(seconds: float, place: launchers.Place) -> Iterator[None]:
+    """The end of this process when the others have not joined by then: at its own time limit JAX aborts, with an exit
+    code that no supervisor could tell from that of a crash."""
+
+    def leave() -> None:
+        error = rendezvous.LateError(
+            f"{place}: the others have not all joined at {place.address} after {seconds} s: start them, or see what "
+            "they say"
+        )
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
+
+    with rendezvous.after(seconds, leave):
+        yield
 
 
 def agreed(answer: bool) -> bool:
@@ -80,7 +98,7 @@ def failing_at_once() -> Iterator[None]:
 def _last_words(error: BaseException) -> tuple[int, str]:
     """Exit code, and what to print."""
     if isinstance(error, MeshkitError):
-        return 1, f"error: {error}"
+        return error.exit_code, f"error: {error}"
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted"
     if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):

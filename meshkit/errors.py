@@ -11,9 +11,11 @@ end before its last step by one who restarts it. (EX_TEMPFAIL of sysexits.h: "tr
 class MeshkitError(ValueError):
     """A mistake in a config, a file, an argument or a cluster set-up.
 
-    The command line prints its text without a traceback and exits with 1. Broken invariants of
+    The command line prints its text without a traceback and exits with `exit_code`. Broken invariants of
     meshkit itself are `assert`s, not this.
     """
+
+    exit_code = 1
 
 
 def nearest(word: str, known: Iterable[str], most: int = 3) -> str:

@@ -105,6 +105,7 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
     agreement.on_start(config)
     mesh = build(config.mesh)
     sources = open_sources(config.data, dataset)
+    agreement.on_data(sources.identity)
     step = assemble.train_step(config, mesh, sources.vocab, model, loss)
     config = config.model_copy(update={"mesh": step.config.mesh})  # no axis is -1 any more
     layout = Layout(step)

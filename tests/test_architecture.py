@@ -37,6 +37,7 @@ WITHOUT_JAX = [
     "meshkit.planner.evidence.fit",
     "meshkit.planner.evidence.report",
     "meshkit.planner.forecast",
+    "meshkit.rendezvous",
     "meshkit.show_schedule",
     "meshkit.simulate",
     "meshkit.view",

@@ -435,6 +435,27 @@ def test_list_show_and_verify(whole: Result, tmp_path: Path, capfd: Any) -> None
         assert f"{folder}/checkpoints/" in capfd.readouterr().out
 
 
+def test_what_is_damaged_is_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "checkpoints"
+    with store.Checkpoints(epath.Path(folder), CheckpointConfig(), lambda line: None) as checkpoints:
+        checkpoints.save({"params": {"a": jax.numpy.zeros(4)}}, Record(3, 3, {}, {}, {}), [])
+    (folder / "3" / "state" / "_METADATA").unlink()
+    for wrong in ("show", "verify"):
+        assert main(["checkpoint", wrong, str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert err == (
+        f"error: {folder}/3 is damaged: what its arrays are cannot be read; `meshkit checkpoint verify {folder}/3` "
+        "names the files\n"
+    )
+    assert "state/_METADATA is missing" in out
+    with pytest.raises(MeshkitError, match="no checkpoint is whole"):
+        find.newest_whole(epath.Path(folder), lambda line: None)
+    for command in ("list", "show", "verify"):
+        for path in (tmp_path, folder):
+            assert main(["checkpoint", command, str(path)]) == 1
+            assert f"any; set aside as damaged: {folder}/3.damaged\n" in capsys.readouterr().err
+
+
 def test_convert_copies_casts_and_refuses(whole: Result, tmp_path: Path, capfd: Any) -> None:
     source = str(whole.run_dir)
     copy = output(capfd, "convert", source, "--out", str(tmp_path / "copy"))

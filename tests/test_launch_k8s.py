@@ -14,6 +14,7 @@ import yaml
 from meshkit import launchers
 from meshkit.cli import _parser, main
 from meshkit.config import load
+from meshkit.errors import RESTART
 from meshkit.launch import flags
 from meshkit.launchers import Place
 from meshkit.overrides import split_overrides
@@ -75,7 +76,9 @@ def test_pods_find_one_another_and_the_config_travels_with_them(written: Any, tm
     [container] = pod["containers"]
     env = {item["name"]: item["value"] for item in container["env"]}
     # Kubernetes adds the index; the host of pod 0 is NAME-0 in the subdomain.
-    assert launchers.find(env | {"JOB_COMPLETION_INDEX": "2"}) == Place(2, 4, f"{name}-0.{name}:8476", hosts=4)
+    assert launchers.find(env | {"JOB_COMPLETION_INDEX": "2"}) == Place(
+        2, 4, f"{name}-0.{name}:8476", hosts=4, pods=True
+    )
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     folders = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert {volume["name"] for volume in pod["volumes"]} == folders.keys()
@@ -83,6 +86,34 @@ def test_pods_find_one_another_and_the_config_travels_with_them(written: Any, tm
     assert (program, action, path) == ("meshkit", "train", f"{folders['config']}/run.toml")
     assert f"--run_dir={folders['runs']}/one" in words
     assert '--data.text=["it\'s; \\"here\\": $(x)"]' in words
+
+
+@pytest.mark.parametrize(
+    ("conditions", "code", "action"),
+    [
+        (["DisruptionTarget"], 143, "Ignore"),
+        ([], int, "Ignore"),  # the other pods of a run with a drained one, and who waits for its replacement
+        ([], RESTART, "Count"),
+        ([], 137, "Count"),
+        ([], 1, "FailJob"),
+        ([], 2, "FailJob"),
+    ],
+)
+def test_what_the_end_of_a_pod_means(written: Any, conditions: list[str], code: Any, action: str) -> None:
+    *_, job = written("--nodes", "4")
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    env = {item["name"]: item["value"] for item in container["env"]}
+    if code is int:
+        code = int(env[launchers.PREEMPTED_EXIT])
+
+    def matches(rule: dict[str, Any]) -> bool:
+        if "onExitCodes" in rule:
+            assert rule["onExitCodes"]["operator"] == "In"
+            return code in rule["onExitCodes"]["values"]
+        return any(pattern["type"] in conditions for pattern in rule["onPodConditions"])
+
+    rules = job["spec"]["podFailurePolicy"]["rules"]
+    assert next((rule["action"] for rule in rules if matches(rule)), "Count") == action
 
 
 def test_the_pods_command_is_read_as_it_was_meant(written: Any) -> None:
@@ -123,6 +154,10 @@ def test_pods_of_an_elastic_job_are_supervisors_that_find_one_another(written: A
         (["--elastic", "min=24", "--restarts", "1"], "no mesh of 24 or more of them is legal: choose min=16"),
         (["--elastic", "min=32", "--restarts", "1"], "with a node lost 24 devices are left"),
         (["--mesh.tensor", "5"], "there are 32"),
+        (["--restarts", "-2"], "--restarts -2: it is at least 0"),
+        (["--grace", "-1"], "--grace -1: it is at least 0"),
+        (["--claim", "Bad Claim"], "--claim 'Bad Claim': the name of a PersistentVolumeClaim has small letters"),
+        (["--image", ""], "--image '': write one as registry.example/meshkit:1"),
     ],
 )
 def test_mistakes_say_what_to_mend(

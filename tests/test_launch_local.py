@@ -20,6 +20,7 @@ import pytest
 from etils import epath
 
 from meshkit.checkpoint import seal
+from meshkit.cli import main
 from meshkit.distributed import HEARTBEAT_SECONDS
 from meshkit.errors import RESTART
 from meshkit.launch.supervisor import LOST_SECONDS
@@ -168,4 +169,26 @@ def test_processes_that_differ_are_named(config: Path, tmp_path: Path) -> None:
     assert f"optimizer.learning_rate is 0.01 in process 0 (host {host}) and 0.02 in process 1 (host {host})" in first
     assert f"XLA_FLAGS is unset in process 0 (host {host}) and --xla_cpu_enable_fast_math=false in process 1" in first
     assert "see the message of process 0" in second
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--restarts", "-1"], "--restarts -1: it is at least 0"),
+        (["--grace", "-1"], "--grace -1: it is at least 0"),
+        (["--processes", "0"], "--processes 0: it is at least 1"),
+        (["--devices-per-process", "0"], "--devices-per-process 0: it is at least 1"),
+        (["--processes", "3"], "4 devices do not split evenly over them"),
+        (
+            ["--processes", "2", "--restarts", "1", "--elastic", "min=400"],
+            "--elastic min=400: 2 processes of 2 have 4 devices: choose from 1 to 4",
+        ),
+    ],
+)
+def test_mistakes_say_what_to_mend(
+    words: list[str], said: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", "local", str(config), "--run_dir", str(tmp_path / "run"), *words]) == 1
+    assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -77,6 +77,35 @@ def test_a_shell_reads_odd_paths_and_values_as_they_are(written: Any, tmp_path: 
         assert {"--nodes=4", "--mesh.data=4", "--mesh.tensor=4", "--mesh.pipe=2"} <= {*called}
 
 
+def test_preemptions_do_not_use_up_restarts(written: Any, tmp_path: Path) -> None:
+    """The script of a run that crashes, or is told to end, with commands of SLURM that only write down their call."""
+    text = written("--nodes", "8", "--gpus-per-node", "8", "--restarts", "1")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    called = tools / "scontrol.called"
+    (tools / "srun").write_text('#!/bin/sh\n[ "$TOLD" = yes ] && kill -TERM $PPID && sleep 1\nexit "$CODE"\n')
+    (tools / "scancel").write_text("#!/bin/sh\n")
+    (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" > {called}\n')
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+
+    def ends(code: int, told: str = "", job: str = "7") -> bool:
+        """Whether the job is put back in the queue after this end; SLURM has restarted it often."""
+        called.unlink(missing_ok=True)
+        more = {"PATH": f"{tools}:{os.environ['PATH']}", "CODE": str(code), "TOLD": told, "SLURM_JOB_ID": job}
+        env = os.environ | more | {"SLURM_RESTART_COUNT": "9"}
+        done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (code, "")
+        return called.exists() and called.read_text() == f"requeue {job}\n"
+
+    assert ends(RESTART, told="yes")
+    assert ends(RESTART), "the one restart after a crash"
+    assert ends(RESTART, told="yes")
+    assert not ends(137), "none is left"
+    assert ends(137, job="8"), "another job has its own"
+    assert not ends(1)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -88,6 +117,10 @@ def test_a_shell_reads_odd_paths_and_values_as_they_are(written: Any, tmp_path: 
         (["--nodes", "8", "--gpus-per-node", "8", "--restarts", "1", "--resume", "never"], "set resume = 'auto'"),
         (["--nodes", "3", "--devices", "8"], "devices = 8 do not split over --nodes 3"),
         (["--nodes", "8", "--gpus-per-node", "8", "--name", 'a"b'], "sbatch cannot read quotes"),
+        (["--nodes", "8", "--gpus-per-node", "-8"], "--gpus-per-node -8: it is at least 1"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--restarts", "-1"], "--restarts -1: it is at least 0"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--grace", "-1"], "--grace -1: it is at least 0"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--time", "nonsense"], "--time 'nonsense': SLURM takes MINUTES"),
     ],
 )
 def test_mistakes_say_what_to_mend(

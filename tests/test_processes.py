@@ -3,17 +3,21 @@
 import dataclasses
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 import meshkit
-from meshkit import agreement, distributed, launchers
+from meshkit import agreement, distributed, launchers, rendezvous
+from meshkit.cli import main
 from meshkit.errors import MeshkitError
 from meshkit.launchers import Place
 
@@ -138,6 +142,20 @@ def test_a_folder_that_cannot_be_made_stops_all(config: Path, tmp_path: Path) ->
             {"JAX_COORDINATOR_ADDRESS": "here:1", "JAX_NUM_PROCESSES": "two", "JAX_PROCESS_ID": "0"},
             "JAX_NUM_PROCESSES = 'two'",
         ),
+        (
+            {
+                "JAX_COORDINATOR_ADDRESS": "here:1",
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": "0",
+                "JAX_LOCAL_DEVICE_IDS": "a,b",
+            },
+            "JAX_LOCAL_DEVICE_IDS = 'a,b': it is the numbers of local devices, as 0,1",
+        ),
+        # The shell of a batch script, before `srun`.
+        (
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"},
+            "SLURM_STEP_NODELIST, .* not, as `srun` would: start the run by srun, or unset SLURM_PROCID",
+        ),
     ],
 )
 def test_variables_that_do_not_go_together(
@@ -195,7 +213,7 @@ BY_HAND = {"JAX_COORDINATOR_ADDRESS": "here:1", "JAX_NUM_PROCESSES": "2", "JAX_P
         # An Indexed Job numbers its pods.
         (
             {"JAX_COORDINATOR_ADDRESS": "run-0.run:1", "JAX_NUM_PROCESSES": "4", "JOB_COMPLETION_INDEX": "2"},
-            Place(2, 4, "run-0.run:1", hosts=4),
+            Place(2, 4, "run-0.run:1", hosts=4, pods=True),
         ),
     ],
 )
@@ -224,32 +242,154 @@ def test_an_open_mpi_that_does_not_say_where() -> None:
 )
 def test_an_address_that_others_cannot_reach_is_refused(place: Place, message: str) -> None:
     with pytest.raises(MeshkitError, match=message):
-        launchers.check(place)
+        rendezvous.check(place)
 
 
 def test_a_process_0_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "JOIN_SECONDS", 0)
+    monkeypatch.setattr(rendezvous, "JOIN_SECONDS", 0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(MeshkitError, match="nothing answers at .*each host means itself.*: start process 0"):
-            launchers.check(Place(1, 2, address))
+            rendezvous.check(Place(1, 2, address))
         free.listen()
-        launchers.check(Place(1, 2, address))
+        rendezvous.check(Place(1, 2, address))
         with pytest.raises(MeshkitError, match="cannot be opened .*: choose another"):
-            launchers.check(Place(0, 2, address))
+            rendezvous.check(Place(0, 2, address))
+
+
+LATER = Place(1, 2, "run-0.run:1234", hosts=2, pods=True)
+"""A pod that is there before pod 0 is."""
+
+
+def test_the_name_of_a_pod_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        port = there.getsockname()[1]
+        answers = iter([socket.gaierror(socket.EAI_NONAME, "no such name"), [(0, 0, 0, "", ("10.0.0.1", port))]])
+
+        def look_up(*_: object, **__: object) -> object:
+            answer = next(answers)
+            if isinstance(answer, socket.gaierror):
+                raise answer
+            return answer
+
+        waited = []
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        monkeypatch.setattr(
+            rendezvous, "_wait_for", lambda place, host, port, loopback: waited.append((host, loopback))
+        )
+        rendezvous.check(LATER)
+    assert waited == [("run-0.run", False)]
+
+
+@pytest.mark.parametrize(("supervised", "code"), [({}, 1), ({"MESHKIT_PREEMPTED_EXIT": "75"}, 75)])
+@pytest.mark.parametrize("place", [LATER, Place(1, 2, "127.0.0.1:1")])
+def test_who_does_not_come_may_come_to_another_start(
+    place: Place, supervised: dict[str, str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(rendezvous, "JOIN_SECONDS", 0)
+    monkeypatch.delenv("MESHKIT_PREEMPTED_EXIT", raising=False)
+    given = supervised | dict(zip(launchers.BY_HAND, (place.address, "2", "1"), strict=True))
+    for name, value in (given | ({"JOB_COMPLETION_INDEX": "1"} if place.pods else {})).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "run.toml").write_text("")
+    assert main(["train", str(tmp_path / "run.toml")]) == code
+    assert "after 0 s" in capsys.readouterr().err
+
+
+def test_process_0_does_not_wait_for_ever() -> None:
+    """Nor does JAX abort it, which would be a crash to a supervisor."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    program = "from meshkit import distributed, rendezvous; rendezvous.JOIN_SECONDS = 1; distributed.start()"
+    env = os.environ | dict(zip(launchers.BY_HAND, (address, "2", "0"), strict=True)) | {"MESHKIT_PREEMPTED_EXIT": "76"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 76, done.stderr
+    assert f"the others have not all joined at {address} after 1 s: start them" in done.stderr
+
+
+def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    said = threading.Event()
+    monkeypatch.setattr(rendezvous, "NOTICE_SECONDS", 0)
+    show = rendezvous._say
+    monkeypatch.setattr(rendezvous, "_say", lambda text: (show(text), said.set()))
+    for what, place, words in [
+        (
+            "the others",
+            Place(0, 2, "127.0.0.1:1234"),
+            "process 0 of 2 on .* waits for the others at .* itself \\(loopback\\): if",
+        ),
+        (
+            "process 0",
+            Place(1, 2, "127.0.0.1:1234"),
+            "process 1 of 2 on .* waits for process 0 at .* itself \\(loopback\\): if",
+        ),
+        (
+            "process 0",
+            Place(1, 2, "10.0.0.1:1234"),
+            "waits for process 0 at JAX_COORDINATOR_ADDRESS = '10.0.0.1:1234'$",
+        ),
+    ]:
+        said.clear()
+        with rendezvous.saying_what_is_waited_for(what, place):
+            assert said.wait(10)
+        assert re.search(words, capsys.readouterr().err.strip())
+
+
+def test_process_0_says_that_its_address_is_another_hosts(capsys: Any) -> None:
+    with socket.create_server(("", 0)) as busy:
+        port = busy.getsockname()[1]
+    rendezvous.check(Place(0, 2, f"127.0.0.1:{port}"))
+    assert capsys.readouterr().err == ""
+    rendezvous.check(Place(0, 2, f"192.0.2.1:{port}"))  # of documentation: nobody's
+    assert "'192.0.2.1:" in (said := capsys.readouterr().err)
+    assert "is no address of" in said
 
 
 def test_it_is_joined_with_a_short_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda *words, **arguments: calls.append((words, arguments)))
-    monkeypatch.setattr(launchers, "check", lambda place: None)
+    monkeypatch.setattr(rendezvous, "check", lambda place: None)
     for name, value in BY_HAND.items():
         monkeypatch.setenv(name, value)
     distributed.start()
     [(words, arguments)] = calls
     assert words == ("here:1", 2, 1, ())
     assert 10 <= arguments["heartbeat_timeout_seconds"] <= 30
+
+
+class Store(dict[str, str]):
+    """The store that processes share, in which the others have said what they have."""
+
+    def key_value_set(self, key: str, value: str) -> None:
+        self[key] = value
+
+    def blocking_key_value_get(self, key: str, wait: int) -> str:
+        return self.get(key, json.dumps(["b", {"the training data": "200 tokens, CRC-32 2"}]))
+
+
+def test_processes_that_read_other_data_do_not_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(agreement, "store", lambda: store)
+    monkeypatch.setattr(socket, "gethostname", lambda: "a")
+    agreed = "the training data is 100 tokens, CRC-32 1 in process 0 \\(host a\\) and 200 tokens, CRC-32 2 in process 1"
+    with pytest.raises(MeshkitError, match=f"the processes do not agree: {agreed}"):
+        agreement.on_data("100 tokens, CRC-32 1")
+    agreement.on_data("200 tokens, CRC-32 2")
+
+
+def test_the_data_are_compared_before_anything_is_compiled(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(facts: agreement.Facts) -> None:
+        if "CRC-32" in facts.get("the training data", ""):
+            raise MeshkitError("compared")
+
+    monkeypatch.setattr(agreement, "_compare", compare)
+    monkeypatch.setattr("meshkit.assemble.train_step", lambda *_: pytest.fail("too late"))
+    with pytest.raises(MeshkitError, match="compared"):
+        meshkit.train(config, run_dir=str(tmp_path / "alone"))
 
 
 def test_differences_name_processes_and_hosts() -> None:

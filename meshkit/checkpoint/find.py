@@ -84,7 +84,9 @@ def address(path: str) -> epath.Path:
         steps = steps_of(inside)
         if steps:
             return inside / str(steps[-1])
-    raise MeshkitError(f"{path}: no checkpoint, no folder of checkpoints and no run that has any")
+    aside = [child for inside in (folder, folder / FOLDER) for child in _aside(inside)]
+    found = f"; set aside as damaged: {', '.join(map(str, aside))}" if aside else ""
+    raise MeshkitError(f"{path}: no checkpoint, no folder of checkpoints and no run that has any{found}")
 
 
 def newest_whole(folder: epath.Path, note: Note) -> epath.Path | None:
@@ -115,11 +117,12 @@ def _newest_whole(folder: epath.Path, note: Note) -> int:
         if aside.exists():
             aside.rmtree()
         (folder / str(step)).rename(aside)
-    return FAILED if steps or any(path.name.endswith(DAMAGED) for path in _inside(folder)) else NONE
+    return FAILED if steps or _aside(folder) else NONE
 
 
-def _inside(folder: epath.Path) -> list[epath.Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
+def _aside(folder: epath.Path) -> list[epath.Path]:
+    """The checkpoints of `folder` that were found damaged."""
+    return sorted(path for path in folder.iterdir() if path.name.endswith(DAMAGED)) if folder.is_dir() else []
 
 
 def few(sentences: list[str], most: int = 3) -> str:

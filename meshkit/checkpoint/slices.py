@@ -108,5 +108,11 @@ def _spec(state: epath.Path, name: Name) -> dict[str, Any]:
 
 
 def arrays_of(folder: epath.Path) -> dict[Name, Any]:
-    """Name -> shape and dtype of every array of a checkpoint, none read."""
-    return dict(leaves_of(ocp.StandardCheckpointer().metadata(folder / "state").item_metadata.tree))
+    """Name -> shape and dtype of every array of a checkpoint, none read. MeshkitError for one too damaged to tell."""
+    metadata = ocp.StandardCheckpointer().metadata(folder / "state").item_metadata
+    if metadata is None:
+        raise MeshkitError(
+            f"{folder} is damaged: what its arrays are cannot be read; `meshkit checkpoint verify {folder}` names the "
+            "files"
+        )
+    return dict(leaves_of(metadata.tree))
