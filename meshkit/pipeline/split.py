@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.extend
-from jax.extend.core import ClosedJaxpr, DropVar, Literal, jaxpr_as_fun
+import jax.extend.core
+
+jaxprs: Any = jax.extend.core  # its types differ between versions of JAX
 
 VECTOR_DIMS = 1
 
@@ -27,6 +28,7 @@ class SplitBackward:
     """
 
     def __init__(self, backward: Callable[[Any, Any], tuple[Any, jax.Array]], ready: Any, passing: Any) -> None:
+        closed: Any
         closed, shapes = jax.make_jaxpr(_inlined(backward), return_shape=True)(ready, passing)
         self._jaxpr, self._consts, self._tree = closed.jaxpr, closed.consts, jax.tree.structure(shapes[0])
         self._ready = self._jaxpr.invars[: len(jax.tree.leaves(ready))]
@@ -44,7 +46,7 @@ class SplitBackward:
         self._second = _needed(_without(equations, once), dparams)
         made = again.union(*(e.outvars for e in self._second))
         read = [v for e in self._second for v in e.invars] + dparams
-        self._held = list(dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in made))
+        self._held = list(dict.fromkeys(v for v in read if not isinstance(v, jaxprs.Literal) and v not in made))
 
     @property
     def held(self) -> list[jax.ShapeDtypeStruct]:
@@ -79,16 +81,16 @@ def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
-    read = lambda v: v.val if isinstance(v, Literal) else values[v]
+    read = lambda v: v.val if isinstance(v, jaxprs.Literal) else values[v]
     for equation in jaxpr.eqns:
         if equation.primitive.name in CALLS:
             inner = equation.params["jaxpr"]
-            inner, inner_consts = (inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())
+            inner, inner_consts = (inner.jaxpr, inner.consts) if isinstance(inner, jaxprs.ClosedJaxpr) else (inner, ())
             results = _evaluate(inner, inner_consts, [read(v) for v in equation.invars])
             values.update(zip(equation.outvars, results, strict=True))
         else:
-            inputs = list(dict.fromkeys(v for v in equation.invars if not isinstance(v, Literal)))
-            outputs = [v for v in equation.outvars if not isinstance(v, DropVar)]
+            inputs = list(dict.fromkeys(v for v in equation.invars if not isinstance(v, jaxprs.Literal)))
+            outputs = [v for v in equation.outvars if not isinstance(v, jaxprs.DropVar)]
             results = _run(jaxpr, [equation], inputs, outputs, [values[v] for v in inputs])
             values.update(zip(outputs, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
@@ -100,16 +102,16 @@ def _run(jaxpr: Any, equations: Any, inputs: Any, outputs: Any, values: Sequence
     part = jaxpr.replace(
         eqns=list(equations), constvars=[], invars=list(inputs), outvars=list(outputs), debug_info=names
     )
-    return jaxpr_as_fun(ClosedJaxpr(part, []))(*values)
+    return jaxprs.jaxpr_as_fun(jaxprs.ClosedJaxpr(part, []))(*values)
 
 
 def _needed(equations: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     """The equations that the outputs depend on."""
-    wanted = {v for v in outputs if not isinstance(v, Literal)}
+    wanted = {v for v in outputs if not isinstance(v, jaxprs.Literal)}
     needed = []
     for equation in reversed(equations):
         if wanted.intersection(equation.outvars) or equation.effects:
-            wanted.update(v for v in equation.invars if not isinstance(v, Literal))
+            wanted.update(v for v in equation.invars if not isinstance(v, jaxprs.Literal))
             needed.append(equation)
     return needed[::-1]
 
@@ -124,7 +126,7 @@ def _waiting(equations: Sequence[Any], dparams: Sequence[Any], needed: Sequence[
     walk = list(dparams)
     while walk:
         variable = walk.pop()
-        equation = None if isinstance(variable, Literal) else maker.get(variable)
+        equation = None if isinstance(variable, jaxprs.Literal) else maker.get(variable)
         if equation is not None and id(equation) not in waiting:
             waiting[id(equation)] = equation
             if equation.primitive.name != "dot_general":
@@ -141,7 +143,7 @@ def _made_from(equations: Sequence[Any], inputs: set[Any]) -> list[Any]:
     """The equations that depend on nothing but `inputs`."""
     known, made = set(inputs), []
     for equation in equations:
-        if all(isinstance(v, Literal) or v in known for v in equation.invars) and not equation.effects:
+        if all(isinstance(v, jaxprs.Literal) or v in known for v in equation.invars) and not equation.effects:
             known.update(equation.outvars)
             made.append(equation)
     return made
