@@ -13,10 +13,11 @@ from meshkit.commands import add_command
 LISTED = 20  # corrupt parts named on the screen
 
 EPILOG = """\
-A file of text is a document; so is every line of a .jsonl file, and every row of a .parquet file or of a folder that
-`datasets` saved (save_to_disk). Of such a folder with several splits, train is trained on and validation, else test,
-is held out. Interrupted, the same command goes on where it was, and DIR is the same to the byte, as it is for any
-number of workers. MB/s a core: text encoded, in 10^6 bytes, over the CPU time of all workers."""
+A file of text is a document (without --tokenizer any file is, by its bytes: leave pictures out); so is every line of a
+.jsonl file, and every row of a .parquet file or of a folder that `datasets` saved (save_to_disk). Of such a folder with
+several splits, train is trained on and validation, else test, is held out. Interrupted, the same command goes on where
+it was, and DIR is the same to the byte, as it is for any number of workers. MB/s a core: text encoded, in 10^6 bytes,
+over the CPU time of all workers."""
 
 
 def add(commands: Any) -> None:
