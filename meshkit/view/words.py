@@ -68,6 +68,11 @@ SENTENCES: tuple[tuple[Clause, ...], ...] = (
         (": set ", "：可将 "),
         ("mesh.pipe to one of {fits}, or ", "mesh.pipe 设为 {fits} 之一，或 "),
         ("pipeline.virtual to {most} or less, or ", "pipeline.virtual 设为 {most} 以下，或 "),
+        ("pipeline.virtual to 2, or ", "pipeline.virtual 设为 2，或 "),
+        (
+            "pipeline.virtual to 1 and pipeline.schedule to '1f1b', or ",
+            "pipeline.virtual 设为 1 并将 pipeline.schedule 设为 '1f1b'，或 ",
+        ),
         ("model.layers to {least} or more", "model.layers 设为 {least} 以上"),
     ),
     # config.py: microbatch_size
