@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import os
 import socket
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +31,10 @@ LOCK_FILE = "lock"
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
     """Where a run's files are: config.toml, metrics.jsonl, TensorBoard events. A context manager: no other run may
-    write there meanwhile."""
+    write there meanwhile.
+
+    mine: whether this process, 0, writes them. lock: the file that keeps other runs out, None in other processes.
+    """
 
     path: Path
     mine: bool
@@ -118,8 +122,11 @@ def _locked(path: Path) -> IO[str]:
         who = lock.read().strip() or "another process"
         lock.close()
         raise OSError(f"{who} trains there, and two runs would mix their files") from None
-    except OSError:
-        pass  # of a file system without locks: nobody can tell
+    except OSError as error:
+        warnings.warn(
+            f"{path}: its file system has no locks ({error.strerror}): start no second run there, nothing stops it",
+            stacklevel=2,
+        )
     lock.truncate(0)
     print(f"process {os.getpid()} on {socket.gethostname()}", file=lock, flush=True)
     return lock

@@ -1,5 +1,7 @@
 """`meshkit.train`: the same history whatever the mesh, what a run leaves behind, and what it says of mistakes."""
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -223,6 +225,17 @@ def test_two_runs_in_one_folder_are_refused(base: dict[str, Any], tmp_path: Path
         RunFolder.create(config, fresh=False)
     with RunFolder.create(config, fresh=False) as again:
         assert again.path == tmp_path / "run"
+
+
+def test_a_file_system_without_locks_is_named(
+    base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(UserWarning, match=r"its file system has no locks \(No locks available\)"):
+        RunFolder.create(load(base, {"run_dir": str(tmp_path / "run")}), fresh=False)
 
 
 # --- the loop ------------------------------------------------------------------------------------
