@@ -22,7 +22,8 @@ from meshkit import gates, optimizer, sharding
 from meshkit.config import RunConfig
 from meshkit.mesh import DATA, PIPE, TENSOR
 from meshkit.pipeline import builders, collectives
-from meshkit.pipeline.executor import Batch, Pipeline
+from meshkit.pipeline.batch import Batch
+from meshkit.pipeline.executor import Pipeline
 from meshkit.pipeline.schedule import Schedule
 from meshkit.pipeline.stage import Params, Stages, initial, stored
 from meshkit.pipeline.trained import joined
@@ -188,9 +189,9 @@ class TrainStep:
             accumulators = self.zero.accumulators(master, working, self.accumulated)
             loss, gradients = pipeline.run(working, accumulators, shared, key)
             with jax.named_scope("reduce_gradients"):
-                gradients = self.zero.reduced(gradients)
+                loss, gradients = self.zero.reduced(loss, gradients)
                 gradients = jax.tree.map(lambda g: g.astype(self.wide), gradients)
-            return collectives.psum(loss, DATA), tokens, gradients
+            return loss, tokens, gradients
 
         own_specs = self.stages.own(self.master_specs)
         return self._manual(region, (P(), P(), sharding.manual(own_specs)))(params, batch)

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from meshkit.mesh import DATA, TENSOR
 from meshkit.pipeline import collectives
-from meshkit.pipeline.collectives import over_tensor
+from meshkit.pipeline.collectives import after, over_tensor
 from meshkit.pipeline.stage import Params
 from meshkit.pipeline.trained import joined, like, part
 from meshkit.sharding import UNCUT
@@ -66,26 +66,37 @@ class Zero:
         """One layer's gradient, as the accumulators want it."""
         return self._on_a_layer(_scatter, gradient) if self.level >= 2 else gradient
 
-    def reduced(self, accumulated: Params) -> Params:
-        """The accumulated gradients summed over replicas, in the master layout.
+    def reduced(self, loss: jax.Array, accumulated: Params) -> tuple[jax.Array, Params]:
+        """The loss and the accumulated gradients summed over replicas, these in the master layout.
 
         The only data-parallel reduction of levels 0 and 1: once a step, after the pipeline.
         """
-        if self.level <= 1 and collectives.axis_size(DATA) > 1:
-            return self._moved(accumulated, _reduce)
+        loss = collectives.psum(loss, DATA)
+        if collectives.axis_size(DATA) == 1:
+            return loss, accumulated
+        if self.level <= 1:
+            return loss, self._moved(accumulated, _reduce, before=loss)
         # What is cut is reduced already.
-        return self._moved(accumulated, _reduce, lambda g, dim, spec: g if dim != UNCUT else _reduce(g, dim, spec))
+        kept = lambda g, dim, spec: g if dim != UNCUT else _reduce(g, dim, spec)
+        stacks = accumulated["blocks"]
+        order = after(jnp.zeros(()), stacks, like(self.specs["blocks"], stacks))
+        ordered = jax.tree.map(lambda g: g + order.astype(g.dtype), accumulated)
+        return loss, self._moved(ordered | {"blocks": stacks}, _reduce, kept)
 
-    def _moved(self, params: Params, move: "Move", move_stack: "Move | None" = None) -> Params:
+    def _moved(
+        self, params: Params, move: "Move", move_stack: "Move | None" = None, before: jax.Array | None = None
+    ) -> Params:
         """`move(array, dim, spec)` on every parameter; on the blocks' stacks `move_stack`, or `move` a layer at a time.
 
-        On whole stacks a gather or scatter along an inner dim makes a transposed second copy.
+        On whole stacks a gather or scatter along an inner dim makes a transposed second copy. The loop over layers
+        begins when all else has been moved, and the scalar `before` is there.
         """
         dims, specs = like(self.dims, params), like(self.specs, params)
         rest = {k: jax.tree.map(move, v, dims[k], specs[k]) for k, v in params.items() if k != "blocks"}
         stacks = params["blocks"]
         if move_stack is None:
-            moved = _by_layer(lambda layer: self._on_a_layer(move, layer), stacks)
+            begin = after(jnp.zeros(()), (rest, before), ({k: specs[k] for k in rest}, None if before is None else P()))
+            moved = _by_layer(lambda layer: self._on_a_layer(move, layer), stacks, begin)
         else:
             moved = jax.tree.map(move_stack, stacks, dims["blocks"], specs["blocks"])
         return rest | {"blocks": moved}
@@ -99,7 +110,7 @@ class Zero:
         return jax.tree.map(of_a_layer, layer, like(self.dims["blocks"], layer), like(self.specs["blocks"], layer))
 
 
-def _by_layer(function: Callable[[Params], Params], stacks: Params) -> Params:
+def _by_layer(function: Callable[[Params], Params], stacks: Params, zero: jax.Array) -> Params:
     """The stacks of `function(layer)`.
 
     `lax.scan` would stack them into zeros that nothing ties to a time: XLA makes them when the step begins, and holds
@@ -107,7 +118,7 @@ def _by_layer(function: Callable[[Params], Params], stacks: Params) -> Params:
     """
     leaves, tree = jax.tree.flatten(stacks)
     smallest = min(range(len(leaves)), key=lambda i: leaves[i].size)
-    zero, leaves[smallest] = lax.optimization_barrier((jnp.zeros(()), leaves[smallest]))
+    zero, leaves[smallest] = lax.optimization_barrier((zero, leaves[smallest]))
     stacks, layers = jax.tree.unflatten(tree, leaves), len(leaves[0])
     layer = lambda k: jax.tree.map(lambda stack: lax.dynamic_index_in_dim(stack, k, keepdims=False), stacks)
     empty = jax.tree.map(lambda a: jnp.full((layers, *a.shape), zero, a.dtype), jax.eval_shape(function, layer(0)))

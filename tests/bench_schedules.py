@@ -1,5 +1,7 @@
 """Step time of every schedule and memory policy over what its table predicts: a part of `make bench`.
 
+And of ZeRO's levels and a narrow sum of gradients, on D=2 P=2: seconds and memory, beside each other.
+
 Simulated devices share the machine's cores, so that a bubble of one stage is time for another. Hence each
 device computes on one thread, and the prediction is of that machine: a tick lasts as long as its busiest
 stage, or as the work of all stages on so many cores. The unit is taken from one device without pipeline.
@@ -25,6 +27,10 @@ SCHEDULES = {
     "zero-bubble": dict(schedule="zero-bubble"),
 }
 POLICIES = ("full", "selective", "none")
+REPLICAS: dict[str, dict[str, Any]] = {
+    **{f"zero = {level}": dict(zero=level) for level in range(4)},
+    "zero = 1, grad_dtype = bfloat16": dict(zero=1, grad_dtype="bfloat16"),
+}
 
 
 def main() -> None:
@@ -35,7 +41,8 @@ def main() -> None:
     alone = run_config(MICROBATCHES[0], stages=1)
     by_schedule = {(name, m): run_config(m, **pipeline) for m in MICROBATCHES for name, pipeline in SCHEDULES.items()}
     by_policy = {policy: run_config(MICROBATCHES[0], policy, schedule="1f1b") for policy in POLICIES}
-    figures = measure({"alone": alone, **by_schedule, **by_policy})
+    by_replicas = {name: run_config(MICROBATCHES[0], data=2, stages=2, keys=keys) for name, keys in REPLICAS.items()}
+    figures = measure({"alone": alone, **by_schedule, **by_policy, **by_replicas})
     unit = figures["alone"]["seconds"] / figures["alone"]["work"]  # of a forward of one of STAGES stages
     print(
         json.dumps(
@@ -44,22 +51,39 @@ def main() -> None:
                     {"schedule": name, "microbatches": m, **compared(figures[name, m], unit)} for name, m in by_schedule
                 ],
                 "policies": [{"recompute": policy, **compared(figures[policy], unit)} for policy in by_policy],
+                "replicas": [
+                    {
+                        "keys": name,
+                        "seconds": figures[name]["seconds"],
+                        "mebibytes_a_device": figures[name]["mebibytes"],
+                    }
+                    for name in by_replicas
+                ],
             }
         )
     )
 
 
-def run_config(m: int, recompute: str = "none", stages: int = STAGES, **pipeline: Any) -> Any:
+def run_config(
+    m: int,
+    recompute: str = "none",
+    stages: int = STAGES,
+    data: int = 1,
+    keys: dict[str, Any] | None = None,
+    **pipeline: Any,
+) -> Any:
+    """m microbatches of one sample a replica; `keys`: others of the config."""
     from meshkit import config
 
     return config.load(
         {
-            "mesh": {"data": 1, "tensor": 1, "pipe": stages},
+            **(keys or {}),
+            "mesh": {"data": data, "tensor": 1, "pipe": stages},
             "pipeline": {"microbatches": m, **pipeline},
             "precision": "float32",
             "recompute": recompute,
             "model": {"preset": "tiny", **SIZES},
-            "data": {"sequence": SEQUENCE, "batch": m},
+            "data": {"sequence": SEQUENCE, "batch": m * data},
         }
     )
 
@@ -103,7 +127,7 @@ def contender(config: Any) -> tuple[tuple[Any, Any, Any], dict[str, float]]:
     from meshkit.report import peak_bytes
 
     step = assemble.train_step(config, mesh.build(config.mesh, jax.devices()[: config.mesh.devices]))
-    shape = config.pipeline.microbatches, 1, SEQUENCE + 1
+    shape = config.pipeline.microbatches, config.mesh.data, SEQUENCE + 1
     tokens = np.random.default_rng(0).integers(0, SIZES["vocab"], shape).astype(np.int32)
     batch = {
         "tokens": tokens[..., :-1],

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import pytest
 
-from meshkit import assemble, config, hlo, mesh, sharding
+from meshkit import assemble, config, hlo, mesh, sharding, zero
 from meshkit.mesh import DATA, PIPE, TENSOR
+from meshkit.pipeline import executor
 from meshkit.pipeline.buffers import MESH_GATE, STAGE_GATE
 from meshkit.pipeline.slots import Columns, Phase, allocate, phases
 from meshkit.train_step import TrainStep
@@ -64,6 +65,8 @@ ALL_AXES = Layout(2, 2, 2)
 PIPELINE = Layout(2, 1, 2)
 GPIPE = PIPELINE._replace(schedule="gpipe")
 KEEPING_ALL = PIPELINE._replace(recompute="none", zero=0)
+REPLICAS = Layout(8, 1, 1)
+CUT_ALWAYS = PIPELINE._replace(zero=3)
 
 
 @functools.lru_cache
@@ -307,6 +310,69 @@ def test_with_one_stage_nothing_hops_and_no_gate_stands() -> None:
 
 def test_alone_a_device_talks_to_nobody() -> None:
     assert compiled(ALONE).module.collectives() == []
+
+
+# --- exchanges that XLA:CPU would mix up (see `collectives.after`) --------------------------------
+
+
+def mixed_up(program: Compiled) -> list[str]:
+    """Pairs of a loop and an exchange after it, of a kind that is in the loop too and between the same devices, which
+    no value orders: the one may begin while the other still runs."""
+    module, found = program.module, []
+
+    def exchanges(instruction: hlo.Instruction) -> set[tuple[str, hlo.Groups]]:
+        kind = instruction.opcode.removesuffix("-start")
+        if kind in hlo.COLLECTIVES:
+            return {(kind, hlo.read_groups(instruction.attributes, module.partitions))}
+        inside = instruction.calls if instruction.opcode in (*hlo.LOOPS, "call") else ()
+        return {e for name in inside for i in module.computations[name].values() for e in exchanges(i)}
+
+    def unchanged(loop: hlo.Instruction) -> set[str]:
+        """Numbers, as text, of what a loop carries and hands on as it was: reading that waits for nothing."""
+        name = re.search(r"body=%?([\w.\-]+)", loop.attributes)
+        assert name is not None
+        body, root = module.computations[name[1]], roots[name[1]]
+        return {
+            str(number)
+            for number, operand in enumerate(body[root].operands)
+            if body[operand].opcode == "get-tuple-element"
+            and body[body[operand].operands[0]].opcode == "parameter"
+            and number_of(body[operand]) == str(number)
+        }
+
+    def number_of(element: hlo.Instruction) -> str:
+        return re.findall(r"index=(\d+)", element.attributes)[0]
+
+    roots, current = {}, ""
+    for line in program.text.splitlines():
+        start, root = re.match(r"(?:ENTRY )?%?([\w.\-]+) .*\{$", line), re.match(r"\s+ROOT %?([\w.\-]+) = ", line)
+        current = start[1] if start else current
+        roots |= {current: root[1]} if root else {}
+    for computation in module.computations.values():
+        order = list(computation.values())
+        for place, loop in enumerate(order):
+            if loop.opcode != "while" or not exchanges(loop):
+                continue
+            waiting, kept = {loop.name}, unchanged(loop)
+            for later in order[place + 1 :]:
+                element = later.opcode == "get-tuple-element" and later.operands[0] == loop.name
+                if waiting & set(later.operands) and not (element and number_of(later) in kept):
+                    waiting.add(later.name)
+                elif exchanges(later) & exchanges(loop):
+                    found.append(f"{loop.op_name} and {later.op_name}")
+    return found
+
+
+@pytest.mark.parametrize("layout", [REPLICAS, CUT_ALWAYS, PIPELINE, GPIPE, KEEPING_ALL, ALL_AXES])
+def test_exchanges_of_a_kind_are_kept_apart(layout: Layout) -> None:
+    assert not mixed_up(compiled(layout))
+
+
+def test_without_ties_exchanges_would_be_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (executor, zero):
+        monkeypatch.setattr(module, "after", lambda x, *_: x)
+    found = mixed_up(compiled.__wrapped__(CUT_ALWAYS))
+    assert any("forward" in pair and "backward" in pair for pair in found)
 
 
 # --- memory, host ----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ size 1 aborts XLA's partitioner in a partly manual region, and a bfloat16 reduct
 such a region aborts XLA:CPU.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -63,6 +64,28 @@ def psum_scatter(x: jax.Array, axis: str, dim: int) -> jax.Array:
     if axis_size(axis) == 1:
         return x
     return lax.psum_scatter(widened(x), axis, scatter_dimension=dim, tiled=True).astype(x.dtype)
+
+
+def after(x: jax.Array, arrays: Any, specs: Any) -> jax.Array:
+    """x, which XLA:CPU cannot have before `arrays`, a tree of them cut over tensor as the tree `specs` says.
+
+    XLA:CPU begins an exchange when its operands are there and the exchanges written before it have begun. One in a
+    loop may then still run, and of two exchanges of a kind between the same devices each takes parts of the other:
+    wrong numbers, or an abort. Only memory that one writes and the other reads keeps them apart, so where nothing else
+    does, this makes some: x plus a 0 that is computed from one number of each array. Elsewhere it is x.
+    """
+
+    def tied(x: jax.Array, arrays: list[jax.Array]) -> jax.Array:
+        @over_tensor(cuts, P())
+        def never(*arrays: jax.Array) -> jax.Array:
+            firsts = [a[(0,) * a.ndim] for a in arrays]
+            return functools.reduce(jnp.logical_or, [(a == a) & (a != a) for a in firsts])  # nan too is not both
+
+        return x + never(*arrays).astype(x.dtype)
+
+    there = [(a, cut) for a, cut in zip(jax.tree.leaves(arrays), jax.tree.leaves(specs), strict=True) if a.size]
+    cuts = [cut for _, cut in there]
+    return lax.platform_dependent(x, [a for a, _ in there], cpu=tied, default=lambda x, _: x) if there else x
 
 
 def over_tensor(in_specs: Sequence[P], out_specs: Any) -> Callable[[F], F]:

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
-from meshkit.mesh import PIPE
+from meshkit.mesh import PIPE, TENSOR
 from meshkit.pipeline import recompute as rc
 from meshkit.pipeline import vocab
+from meshkit.pipeline.batch import Batch
 from meshkit.pipeline.buffers import MESH_GATE, STAGE_GATE, Space, empty_activations, gate, get, put, put_if
 from meshkit.pipeline.chunks import Chunk, LayerMoves, chunk_of, parted, whole
-from meshkit.pipeline.collectives import axis_index, axis_size, psum, shift, widened
+from meshkit.pipeline.collectives import after, axis_index, axis_size, psum, shift, widened
 from meshkit.pipeline.context import Context
 from meshkit.pipeline.schedule import IDLE, Schedule
 from meshkit.pipeline.slots import PHASE, Phase, SlotTable, allocate, phases
@@ -28,19 +30,6 @@ from meshkit.pipeline.stage import Params, Stages, outer
 
 Here = dict[str, Any]
 """A column of the slot table as one stage sees it: name -> int32 scalar (see `slots.Columns`)."""
-
-
-class Batch(NamedTuple):
-    """A replica's batch. `scale` is 1 / the number of target tokens (the sum of weights) of the global batch, `share`
-    1 / the number of its samples."""
-
-    tokens_MBS: jax.Array
-    targets_MBS: jax.Array
-    weights_MBS: jax.Array
-    samples_MB: jax.Array
-    scale: jax.Array
-    share: float
-    segments_MBS: jax.Array | None = None  # see `Context`
 
 
 class Carry(NamedTuple):
@@ -125,6 +114,7 @@ class _Run:
                 continue
             with jax.named_scope(name):
                 carry = gate(scope, phase.occurs[name], here[name], functools.partial(action, here), carry)
+            here = self._after(carry, here)
         x_BSH, dy_BSH = self._sent(phase, carry) if arrived is None else arrived
         if x_BSH is not None:
             slot = here["arrival"]
@@ -144,6 +134,13 @@ class _Run:
             with jax.named_scope("hop_backward"):
                 dy_BSH = shift(carry.dx_BSH, PIPE, -1)
         return x_BSH, dy_BSH
+
+    def _after(self, carry: Carry, here: Here) -> Here:
+        """`here` for the next action of the tick, whose exchanges begin when those of the last one are done."""
+        made = carry.inputs, carry.gradients, carry.y_BSH, carry.dx_BSH, carry.loss
+        slots, cut = P(None, None, TENSOR), P(None, TENSOR)
+        order = after(jnp.zeros((), jnp.int32), made, (slots, slots, cut, cut, P()))
+        return {name: index + order for name, index in here.items()}
 
     # --- actions of one stage -----------------------------------------------------------------
 
@@ -281,17 +278,12 @@ class _Run:
         return vocab.lookup(self.params["embed"]["table"], self.batch.tokens_MBS[microbatch])
 
     def _entering(self, microbatch: jax.Array) -> Context:
-        return self._context(microbatch, -1)
+        return self.batch.context(self.key, microbatch, -1)
 
     def _chunk(self, microbatch: Any, chunk: Any) -> Chunk:
         pipeline = self.pipeline
-        context = functools.partial(self._context, microbatch)
+        context = functools.partial(self.batch.context, self.key, microbatch)
         return chunk_of(pipeline.stages.placement, pipeline.unroll, pipeline.zero, chunk, context)
-
-    def _context(self, microbatch: Any, layer: Any) -> Context:
-        batch = self.batch
-        segments_BS = None if batch.segments_MBS is None else batch.segments_MBS[microbatch]
-        return Context(layer, batch.samples_MB[microbatch], self.key, batch.share, segments_BS=segments_BS)
 
 
 def _added(accumulated: Params, gradient: Params) -> Params:
