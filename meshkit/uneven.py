@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshkit import hlo
+from meshkit.data import loader
 from meshkit.pipeline import closed_forms
 from meshkit.pipeline.costs import action_costs
 from meshkit.pipeline.placement import ROW
@@ -85,8 +87,5 @@ def _held(step: TrainStep) -> int:
         step.state_shardings,
     )
     tokens = step.config.data.batch // step.mesh.shape["data"] * step.config.data.sequence
-    return sum(jax.tree.leaves(shards)) + tokens * BATCH_BYTES
-
-
-BATCH_BYTES = 12
-"""Of a token of a batch: its number, its target's, and its weight, of four each."""
+    kinds = loader.DTYPES | (loader.SEGMENTS if step.config.data.documents == "apart" else {})
+    return sum(jax.tree.leaves(shards)) + tokens * sum(np.dtype(kind).itemsize for kind in kinds.values())

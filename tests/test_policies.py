@@ -4,7 +4,6 @@ Corners are always run; between them Hypothesis draws a fixed number of combinat
 """
 
 import functools
-import importlib.metadata
 import itertools
 from pathlib import Path
 from typing import Any
@@ -106,9 +105,9 @@ def combinations(draw: st.DrawFn, schedule: str) -> RunConfig:
         st.sampled_from([(1, 1, 2), (2, 1, 2), (1, 2, 2), (2, 2, 2), (1, 1, 4), (2, 1, 4), (1, 1, 3), (1, 1, 8)])
     )
     interleaved, pipe = schedule == "interleaved", shape[2]
-    virtual = draw(st.integers(1, 8 // pipe)) if interleaved else 1
+    virtual = draw(st.integers(1, min(4, 16 // pipe))) if interleaved else 1
     m = pipe * draw(st.integers(1, 16 // pipe)) if interleaved else draw(st.integers(1, 16))
-    layers = draw(st.integers(pipe * virtual, 8))
+    layers = draw(st.integers(pipe * virtual, max(8, pipe * virtual)))
     cuts = draw(st.sets(st.integers(1, layers - 1), min_size=pipe * virtual - 1, max_size=pipe * virtual - 1))
     by_hand = [end - start for start, end in itertools.pairwise([0, *sorted(cuts), layers])]
     return config_of(
@@ -122,13 +121,14 @@ def combinations(draw: st.DrawFn, schedule: str) -> RunConfig:
         virtual=virtual,
         layers_per_stage=draw(st.sampled_from([None, by_hand])),
         overlap=draw(st.booleans()) if not interleaved else False,
+        offload=draw(st.booleans()),
     )
 
 
 @pytest.mark.usefixtures("float64", "poisoned")
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
 def test_any_combination_equals_one_device(schedule: str) -> None:
-    @settings(max_examples=4, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=8, derandomize=True, deadline=None, database=None)
     @given(combinations(schedule))
     def law(config: RunConfig) -> None:
         assert_equal(config)
@@ -186,16 +186,17 @@ def test_zero_cuts_the_state_over_replicas() -> None:
     assert config.zero == 1
 
 
-def test_zero_3_holds_less_than_zero_1() -> None:
-    """Level 1 has the stage's weights gathered, gradients whole and their cut sum; 3 the last alone.
+def test_zero_2_and_3_hold_less_than_zero_1() -> None:
+    """Level 1 has the stage's weights gathered, gradients whole and their cut sum; 2 the first and last; 3 the last.
 
-    XLA puts the cut sum beside the gradients; that of jaxlib 0.12 puts 5/8 of it in their place.
+    XLA puts half of the cut sum beside the gradients, the rest in their place.
     """
     wide = {"model.width": 64, "model.mlp_width": 256, "model.head_dim": 8, "model.layers": 16}
-    once, by_layer = (memory("1f1b", 8, zero=zero, **wide).temp_size_in_bytes for zero in (1, 3))
+    once, scattered, by_layer = (memory("1f1b", 8, zero=zero, **wide).temp_size_in_bytes for zero in (1, 2, 3))
     layer = 4 * (4 * 64 * 64 + 3 * 64 * 256)
-    beside = 1 if importlib.metadata.version("jaxlib").startswith("0.10.") else 3 / 8
+    beside = 1 / 2
     assert once - by_layer == pytest.approx(8 * layer * (1 + 1 + beside / 2 - 1 / 2), rel=0.05)
+    assert scattered - by_layer == pytest.approx(8 * layer, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_a_free_axis_is_filled_in(config: dict[str, Any], shape: tuple[int, int,
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"mesh.pipe": 3}, "model.layers = 2 are too few for mesh.pipe = 3"),
+        ({"mesh.pipe": 3}, "model.layers = 2 are too few for mesh.pipe = 3 stages: set mesh.pipe to 2 or less, or"),
         ({"mesh.tensor": 3}, "does not split into mesh.tensor = 3"),
         ({"data.batch": 7}, "data.batch = 7 does not split"),
         ({"mesh.data": 16, "data.batch": 96}, "32 simulated CPU devices were asked for.*JAX_NUM_CPU_DEVICES=32"),
@@ -262,7 +262,7 @@ def test_dropout_does_not_depend_on_the_precision() -> None:
 
 
 def test_costs_of_uneven_stages_stand_beside_the_formulas() -> None:
-    uneven_stages = {"mesh.data": 1, "model.layers": 4, "pipeline.layers_per_stage": [1, 3]}
+    uneven_stages = {"mesh.data": 1, "model.layers": 4, "pipeline.layers_per_stage": [1, 3], "data.documents": "apart"}
     report = verify.verify(load(SMALL, uneven_stages))
     assert report.ok, report.to_json()
     shown = {cost["quantity"]: (cost["compiled"], cost["formula"]) for cost in json.loads(report.to_json())["costs"]}

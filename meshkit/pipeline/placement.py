@@ -95,12 +95,12 @@ def place(layers: int, stages: int, chunks: int = 1, per_stage: Sequence[int] | 
         if layers < groups:
             most = layers // stages  # chunks that a stage can have
             fewer = f"{most}{' or less' * (most > 2)}" if most > 1 else "1 and pipeline.schedule to '1f1b'"
-            fits = [k for k in range(1, layers + 1) if k * chunks <= layers and layers % k == 0]
+            stages_at_most = layers // chunks
             raise MeshkitError(
                 f"model.layers = {layers} are too few for mesh.pipe = {stages}"
                 + (f" stages × pipeline.virtual = {chunks} chunks" if chunks > 1 else " stages")
                 + ": set "
-                + (f"mesh.pipe to one of {', '.join(map(str, fits))}, or " if fits else "")
+                + (f"mesh.pipe to {stages_at_most}{' or less' * (stages_at_most > 1)}, or " if stages_at_most else "")
                 + (f"pipeline.virtual to {fewer}, or " if chunks > 1 and most else "")
                 + f"model.layers to {groups} or more"
             )

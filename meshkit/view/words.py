@@ -66,7 +66,8 @@ SENTENCES: tuple[tuple[Clause, ...], ...] = (
         ),
         (" × pipeline.virtual = {chunks} chunks", " × pipeline.virtual = {chunks} 个 chunk"),
         (": set ", "：可将 "),
-        ("mesh.pipe to one of {fits}, or ", "mesh.pipe 设为 {fits} 之一，或 "),
+        ("mesh.pipe to {fits} or less, or ", "mesh.pipe 设为 {fits} 以下，或 "),
+        ("mesh.pipe to 1, or ", "mesh.pipe 设为 1，或 "),
         ("pipeline.virtual to {most} or less, or ", "pipeline.virtual 设为 {most} 以下，或 "),
         ("pipeline.virtual to 2, or ", "pipeline.virtual 设为 2，或 "),
         (
