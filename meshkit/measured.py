@@ -28,6 +28,9 @@ HOPS = ("hop_forward", "hop_backward")
 STEP = ("gather_weights", "reduce_gradients", "update")
 """Scopes, besides ACTIONS, that the executor and the train step write around what they do, as op_names have them."""
 
+AFTER = STEP[1:]
+"""Those of STEP that need what the ticks made."""
+
 ROWS = ("step", "actions", "layers", "collectives")
 """Rows of a device in a trace, coarse to fine."""
 
@@ -45,8 +48,9 @@ class Span(NamedTuple):
     """Something that a device did, from start to end, in seconds; `row` is one of ROWS.
 
     busy: seconds of it in which instructions ran, waits for other devices among them; the rest the device
-    did something else. step: of those recorded, from 0. microbatch, chunk, layer: None where the work is
-    not for one; tick: of the table, the same.
+    did something else. kind: of the action that it is, or is a part of: F, B, I, W, head, hop forward …; "" for
+    none. step: of those recorded, from 0. microbatch, chunk, layer: None where the work is not for one; tick: of the
+    table, the same.
     """
 
     device: int
@@ -55,6 +59,7 @@ class Span(NamedTuple):
     start: float
     end: float
     busy: float
+    kind: str
     step: int
     tick: int | None = None
     microbatch: int | None = None
@@ -73,6 +78,7 @@ class What(NamedTuple):
     row: str
     name: str
     part: Any
+    kind: str
     step: int
     tick: int | None = None
     microbatch: int | None = None
@@ -123,7 +129,7 @@ class Program:
                 pieces[what].append(event)
         spans = [
             Span(w.device, w.row, w.name, part[0].start, max(e.end for e in part), _covered(part), *w[4:])
-            for w, part in _in_their_ticks(pieces).items()
+            for w, part in _in_their_places(pieces).items()
         ]
         return sorted(spans, key=lambda span: (span.start, span.device, ROWS.index(span.row)))
 
@@ -151,16 +157,18 @@ class Program:
         for k, event in enumerate(events):
             step = k * steps // len(events)
             if place.exchange:
-                yield What(device, "collectives", place.exchange, (event.name, k), step), event
+                yield What(device, "collectives", place.exchange, (event.name, k), "", step), event
             if place.scope in STEP and len(events) % steps == 0:
-                yield What(device, "step", place.scope, None, step), event
+                yield What(device, "step", place.scope, None, "", step), event
         times = self._times(device, place)
         if len(events) != steps * len(times) * place.trips:
             return
         order = itertools.product(range(steps), times, range(place.trips))
         for (step, (tick, microbatch, chunk), trip), event in zip(order, events, strict=True):
-            which = step, tick, microbatch, chunk
-            yield What(device, "actions", self._name(place.scope, microbatch), None, *which), event
+            kind = self._kind(place.scope)
+            which = kind, step, tick, microbatch, chunk
+            name = f"{kind}{microbatch}" if kind in self.schedule.kinds else kind
+            yield What(device, "actions", name, None, *which), event
             layer = self._layer(device, place, chunk, trip)
             if layer is not None:
                 yield What(device, "layers", f"layer {layer}", place.loop, *which, layer), event
@@ -184,9 +192,9 @@ class Program:
         column: np.ndarray = getattr(columns, name, np.zeros_like(columns.embed))
         return column[:, self.coordinates(device)[PIPE]] if column.ndim == 2 else column
 
-    def _name(self, scope: str, microbatch: int | None) -> str:
+    def _kind(self, scope: str) -> str:
         letters = {"forward": FORWARD, "backward": self.schedule.backward, "weight": WEIGHT}
-        return f"{letters[scope]}{microbatch}" if scope in letters else scope.replace("_", " ")
+        return letters.get(scope, scope.replace("_", " "))
 
     def _layer(self, device: int, place: Place, chunk: int, trip: int) -> int | None:
         """The model's layer that a trip of a layer loop works on; None outside, and where a trip is of several."""
@@ -214,24 +222,27 @@ def _scope(op_name: str) -> str:
     return known.pop() if len(known) == 1 else ""
 
 
-def _in_their_ticks(pieces: Mapping[What, list[Event]]) -> dict[What, list[Event]]:
-    """Pieces sorted by start, without those that the compiler moved out of their tick.
+def _in_their_places(pieces: Mapping[What, list[Event]]) -> dict[What, list[Event]]:
+    """Pieces sorted by start, without those that the compiler moved out of their place.
 
     Where a tick is no trip of a loop, what waits for nothing (a slice of weights) may run long before it,
-    what no one waits for long after: beyond the middle of the tick before, or of the tick after.
+    what no one waits for long after: beyond the middle of the tick before, or of the tick after. So may of
+    what is AFTER the ticks (a power of Adam's decay): before the middle of the last one.
     """
     starts: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for what, part in pieces.items():
         if what.tick is not None:
             starts[what.device, what.step][what.tick] += [event.start for event in part]
-    bounds: dict[tuple[int, int, int | None], tuple[float, float]] = {}
+    bounds: dict[tuple[int, int, int | str | None], tuple[float, float]] = {}
     for (device, step), ticks in starts.items():
         middles = [-math.inf, *(float(np.median(ticks[tick])) for tick in sorted(ticks)), math.inf]
         for k, tick in enumerate(sorted(ticks)):
             bounds[device, step, tick] = middles[k], middles[k + 2]
+        bounds |= {(device, step, scope): (middles[-2], math.inf) for scope in AFTER}
     kept = {}
     for what, part in pieces.items():
-        low, high = bounds.get((what.device, what.step, what.tick), (-math.inf, math.inf))
+        place = what.name if what.row == "step" else what.tick
+        low, high = bounds.get((what.device, what.step, place), (-math.inf, math.inf))
         inside = sorted((e for e in part if low < e.start and e.end < high), key=lambda event: event.start)
         if inside:
             kept[what] = inside
@@ -256,5 +267,5 @@ def medians(spans: Iterable[Span]) -> dict[str, float]:
     seconds: dict[str, list[float]] = defaultdict(list)
     for span in spans:
         if span.row == "actions":
-            seconds[span.name.rstrip("0123456789")].append(span.busy)
+            seconds[span.kind].append(span.busy)
     return {kind: float(np.median(of)) for kind, of in seconds.items()}

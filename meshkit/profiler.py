@@ -62,7 +62,7 @@ class Profiler:
         spans = program.spans(self.events(step), self.steps)
         process = jax.process_index()
         path = self.folder / f"timeline{f'-{process}' if process else ''}.json"
-        path.write_text(json.dumps(trace(program, spans)), encoding="utf-8")
+        path.write_text(json.dumps(trace(program, spans, self._first)), encoding="utf-8")
         times = {kind: 1000 * seconds for kind, seconds in medians(spans).items()}
         return {"profile": str(path), "milliseconds": times}
 

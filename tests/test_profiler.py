@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import pytest
 
-from meshkit import measured
+from meshkit import measured, trace_file
 from meshkit.cli import main
 from meshkit.errors import MeshkitError
 from meshkit.measured import Event, Program, Span
@@ -150,6 +150,28 @@ def test_the_step_around_the_pipeline_is_shown(recorded: Recorded) -> None:
             assert "reduce_gradients" in names
 
 
+def test_what_comes_after_the_ticks_is_shown_after_them(recorded: Recorded) -> None:
+    """The compiler may do a part of the update first: a power of Adam's decay waits for nothing."""
+    for device, step in everywhere(recorded):
+        last = max(s.tick for s in of(recorded, "actions", device, step))
+        begins = min(s.start for s in of(recorded, "actions", device, step) if s.tick == last)
+        later = [s for s in of(recorded, "step", device, step) if s.name in measured.AFTER]
+        assert later
+        assert all(s.start > begins for s in later)
+
+
+def test_an_instruction_of_the_update_that_runs_first_does_not_stretch_it(recorded: Recorded) -> None:
+    program = recorded.program
+    names = {name for name, place in program.places.items() if place.scope == "update" and not place.exchange}
+    counts = collections.Counter((e.device, e.name) for e in recorded.events)
+    early = next(name for name in sorted(names) if counts[0, name] == STEPS)
+    begins = [min(s.start for s in recorded.spans if (s.device, s.step) == (0, step)) for step in range(STEPS)]
+    moved = [e for e in recorded.events if (e.device, e.name) != (0, early)]
+    moved += [Event(0, early, start - 2e-6, start - 1e-6) for start in begins]
+    for step, span in enumerate(s for s in program.spans(moved, STEPS) if (s.device, s.name) == (0, "update")):
+        assert span.start > begins[step]
+
+
 def test_busy_is_at_most_the_time_from_start_to_end(recorded: Recorded) -> None:
     assert all(0 <= s.busy <= (s.end - s.start) * (1 + 1e-9) + 1e-9 for s in recorded.spans)
     assert {s.step for s in recorded.spans} == set(range(STEPS))
@@ -175,6 +197,7 @@ def test_the_report_names_a_file_for_perfetto_and_times(recorded: Recorded) -> N
         lane = event["pid"], event["tid"]
         assert event["ts"] >= lanes.get(lane, 0.0) - 1e-3, "spans of a lane do not overlap"
         lanes[lane] = event["ts"] + event["dur"]
+    assert {event["args"]["step"] for event in shown} == {WARM_UP + 1, WARM_UP + 2}, "as the run counts them"
     devices = {event["pid"] for event in trace["traceEvents"] if event["name"] == "process_name"}
     assert devices == set(range(recorded.step.mesh.size))
     kinds = {*recorded.step.schedule.kinds, "hop forward"}
@@ -183,12 +206,23 @@ def test_the_report_names_a_file_for_perfetto_and_times(recorded: Recorded) -> N
     assert recorded.report["milliseconds"].keys() <= {*kinds, "hop backward", *(a.replace("_", " ") for a in ACTIONS)}
 
 
+def test_spans_of_a_kind_keep_together_in_a_trace() -> None:
+    """F2 and F3 overlap with the backwards, not with each other; the head with both."""
+    times = {"F2": (0, 4), "F3": (5, 9), "B0": (3, 6), "B1": (7, 12), "head": (3.5, 5.5), "embed": (10, 11)}
+    spans = [Span(0, "actions", name, *at, 1.0, name.rstrip("0123456789"), 0) for name, at in times.items()]
+    program = Program(None, None, None, {"pipe": 1})  # only the mesh is looked at
+    events = trace_file.trace(program, spans, first=7)["traceEvents"]
+    rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    shown = {event["name"]: rows[event["tid"]] for event in events if event["ph"] == "X"}
+    assert shown["B0"] == shown["B1"] == "actions (1) B"
+    assert shown["F2"] == shown["F3"] == shown["embed"] == "actions (2) F, embed"
+    assert shown["head"] == "actions (3) head"
+
+
 def test_medians_are_of_busy_time() -> None:
-    span = lambda name, busy: Span(0, "actions", name, 0.0, 9.0, busy, 0)
-    assert measured.medians([span("F0", 1.0), span("F1", 3.0), span("F12", 2.0), span("head", 5.0)]) == {
-        "F": 2.0,
-        "head": 5.0,
-    }
+    span = lambda name, kind, busy: Span(0, "actions", name, 0.0, 9.0, busy, kind, 0)
+    spans = [span("F0", "F", 1.0), span("F1", "F", 3.0), span("F12", "F", 2.0), span("head", "head", 5.0)]
+    assert measured.medians(spans) == {"F": 2.0, "head": 5.0}
 
 
 @pytest.mark.parametrize("left", [0, 3])
