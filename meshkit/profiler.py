@@ -27,10 +27,12 @@ NANOSECONDS = 1e9
 
 def check(left: int, steps: int) -> None:
     """Raises MeshkitError when a run with `left` steps to go has not `steps` steps to record."""
-    if steps < 0 or (steps and left < WARM_UP + steps):
+    if steps < 0:
+        raise MeshkitError(f"profile = {steps}: it is the number of steps to record, or 0")
+    if steps and left < WARM_UP + steps:
         raise MeshkitError(
-            f"profile = {steps}: it records {counted(steps, 'step')} after {WARM_UP} to warm up, and {left} are left "
-            f"to run: set steps {WARM_UP + max(steps, 1) - left} higher"
+            f"--profile (in Python profile={steps}) records {counted(steps, 'step')} after {WARM_UP} to warm up, and "
+            f"the run has {left} left: set steps {WARM_UP + steps - left} higher"
         )
 
 

@@ -228,9 +228,11 @@ def test_medians_are_of_busy_time() -> None:
 @pytest.mark.parametrize("left", [0, 3])
 def test_more_steps_than_a_run_has_cannot_be_recorded(left: int) -> None:
     with pytest.raises(
-        MeshkitError, match=rf"records 2 steps after 2 .* {left} are left to run: set steps {4 - left} higher"
+        MeshkitError, match=rf"--profile .* records 2 steps after 2 .* has {left} left: set steps {4 - left} higher"
     ):
         check(left, 2)
+    with pytest.raises(MeshkitError, match="profile = -1: it is the number of steps"):
+        check(left, -1)
     check(left, 0)
     check(4, 2)
 
@@ -247,4 +249,4 @@ def test_a_run_from_the_command_line_leaves_a_profile(tmp_path: Path, capsys: py
     assert summary["profile"] == str(tmp_path / "run" / "profile" / "timeline.json")
     assert summary["milliseconds"]["F"] > 0
     assert main(["train", str(config), "--profile", "--steps", "7"]) == 1
-    assert "3 are left to run: set steps 1 higher" in capsys.readouterr().err
+    assert "the run has 3 left: set steps 1 higher" in capsys.readouterr().err
