@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from meshkit.errors import MeshkitError, nearest
+from meshkit.errors import MeshkitError
 
 FAMILIES = {
     "gpt2": "meshkit.models.gpt2:GPT2",
@@ -59,7 +59,7 @@ class Style:
 
         Raises MeshkitError for an option that there is not, or of another type.
         """
-        return dataclasses.replace(cls(**STYLES[family]), **checked(options))
+        return dataclasses.replace(cls(**STYLES[family]), **checked(family, options))
 
 
 LORA = "lora"
@@ -121,14 +121,16 @@ STYLES: dict[str, dict[str, Any]] = {
 """Family -> what differs from `Style`'s defaults."""
 
 
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a decoder; MeshkitError for a name or a value that `Style` has not."""
+def checked(family: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one of FAMILIES, besides LORA; MeshkitError for a name or a value that it has not: only decoders
+    have any, those of `Style`."""
     import pydantic
 
-    fields: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Style)}
+    fields: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Style) if family in STYLES}
     for name, value in options.items():
         if name not in fields:
-            raise MeshkitError(f"model.options.{name} = {value!r}: no such option; {nearest(name, fields)}")
+            known = ", ".join([*fields, LORA])
+            raise MeshkitError(f"model.options.{name} = {value!r}: no such option of {family}; known: {known}")
         try:
             pydantic.TypeAdapter(fields[name]).validate_python(value)
         except pydantic.ValidationError as error:

@@ -6,7 +6,7 @@ from typing import Self
 
 from meshkit.config import MeshShape, ModelConfig, RopeScaling
 from meshkit.errors import MeshkitError, nearest
-from meshkit.models.families import LORA, STYLES, Adapters, Style
+from meshkit.models.families import FAMILIES, LORA, STYLES, Adapters, Style, checked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Sizes:
     @property
     def style(self) -> Style:
         """What a decoder of these sizes does besides."""
-        return Style.of(self.family, {name: value for name, value in self.options.items() if name != LORA})
+        return Style.of(self.family, self.base.options)
 
     @property
     def adapters(self) -> Adapters | None:
@@ -171,6 +171,8 @@ def sizes(config: ModelConfig, vocab: int | None = None) -> Sizes:
     found = Sizes(**values)
     # What these refuse is said here.
     _ = found.adapters
+    if found.family in FAMILIES:
+        checked(found.family, found.base.options)
     if found.family in STYLES:
         _ = found.style
     return found

@@ -1,5 +1,7 @@
 """What families have besides Llama: equal on every mesh, as the formulas say, and refused where it is wrong."""
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -96,7 +98,7 @@ def test_every_style_is_of_a_family(family: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"windw": 3}, r"model\.options\.windw = 3: no such option; did you mean 'window'"),
+        ({"windw": 3}, r"model\.options\.windw = 3: no such option of llama; known: .*, window, .*, chosen, .*, lora$"),
         ({"window": "wide"}, r"model\.options\.window = 'wide'"),
         ({"activation": "relu"}, r"model\.options\.activation = 'relu'"),
         ({"experts": 4, "chosen": 5}, r"model\.options\.chosen = 5 of model\.options\.experts = 4"),
@@ -105,6 +107,18 @@ def test_every_style_is_of_a_family(family: str) -> None:
 def test_an_option_that_is_wrong_is_named(options: dict[str, Any], said: str) -> None:
     with pytest.raises(MeshkitError, match=said):
         sizes(ModelConfig(options=options))
+
+
+def test_gpt2_has_no_options_but_adapters() -> None:
+    with pytest.raises(MeshkitError, match=r"model\.options\.window = 3: no such option of gpt2; known: lora$"):
+        sizes(ModelConfig(preset="tiny-gpt2", options={"window": 3}))
+
+
+def test_every_option_is_in_the_readme() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    rows = [line for line in readme.splitlines() if line.startswith("| `")]
+    missing = [f.name for f in dataclasses.fields(Style) if not any(f"`{f.name}`" in row for row in rows)]
+    assert not missing
 
 
 def test_experts_are_cut_whole() -> None:
