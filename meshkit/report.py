@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshkit.config import RunConfig
 from meshkit.data.baselines import ngram_losses
 from meshkit.data.sources import Sources
 from meshkit.errors import counted
@@ -37,8 +38,15 @@ def opening(step: TrainStep, sources: Sources) -> Iterator[str]:
         f"schedule {config.pipeline.schedule}"
     )
     baselines = _baselines(sources)
+    yield from ineffective(config, devices[0].platform)
     if baselines:
         yield "held-out loss of counting: " + "  ".join(f"{name} {loss:.4f}" for name, loss in baselines.items())
+
+
+def ineffective(config: RunConfig, platform: str) -> list[str]:
+    """What a config asks for and devices of a platform cannot give."""
+    no_host = config.offload and platform == "cpu"
+    return ["offload = true: on cpu the memory of host and device is one, so it saves nothing"] if no_host else []
 
 
 def summary(

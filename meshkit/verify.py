@@ -24,6 +24,7 @@ from meshkit.errors import MeshkitError
 from meshkit.models.build import builder
 from meshkit.one_device import Batch
 from meshkit.pipeline.stage import Params, Stages, canonical, functional, initial, padded
+from meshkit.report import ineffective
 from meshkit.shrink import layout, shrink
 from meshkit.simulate import QUICK, simulate_cpu_devices
 from meshkit.train_step import TrainStep
@@ -286,6 +287,7 @@ def _legend(config: RunConfig, costs: list[Cost]) -> list[str]:
             "stages of unequal length: a tick lasts as long as the busiest stage, all hold rows for the longest; "
             "temporaries are a GPU compiler's to plan: meshkit compile CONFIG --cluster … shows them"
         )
+    precise += ineffective(config, "cpu")
     if config.precision == "float64":
         return precise
     return [

@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ import pytest
 import tomli_w
 
 import meshkit
-from meshkit import trainer
+from meshkit import report, trainer
 from meshkit.cli import main
 from meshkit.config import RunConfig, load
 from meshkit.data.loader import Loader
@@ -27,6 +28,7 @@ from meshkit.errors import MeshkitError
 from meshkit.one_device import cross_entropy
 from meshkit.run_folder import RunFolder
 from meshkit.trainer import Result
+from tests import law
 
 STEPS, BATCH, SEQUENCE = 12, 16, 16
 MESHES = [(8, 1, 1), (1, 2, 4), (2, 1, 4)]  # against (2, 2, 2)
@@ -108,6 +110,13 @@ def column(result: Result, name: str) -> np.ndarray:
 
 def lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_opening_says_that_offload_is_nothing_on_the_cpu() -> None:
+    sources = SimpleNamespace(files=())
+    opening = lambda **keys: " ".join(report.opening(law.make_step(law.make_config(**keys)), sources))
+    assert "offload = true: on cpu the memory of host and device is one" in opening(offload=True)
+    assert "offload" not in opening()
 
 
 # --- the numbers of a run ------------------------------------------------------------------------
@@ -350,7 +359,11 @@ MISTAKES = {
     "no folder": (["--run_dir", ""], "run_dir = '': "),
     "folder": (["--run_dir", "{text}/run"], "run_dir = .*: cannot be written .Not a directory"),
     "warm-up": (["--optimizer.warmup_steps", "13"], "optimizer.warmup_steps = 13 do not fit into steps = 12: lower"),
-    "schedule": (["--pipeline.schedule", "1f1"], "pipeline.schedule = '1f1': no such schedule; did you mean '1f1b'"),
+    "file": (
+        ["--pipeline.schedule", "no.txt"],
+        "pipeline.schedule = 'no.txt': no such file; schedules .*: gpipe, 1f1b",
+    ),
+    "schedule": (["--pipeline.schedule", "1f1"], "pipeline.schedule = '1f1': no such schedule, and a grid's"),
     "chunks": (["--pipeline.virtual", "2"], "pipeline.virtual = 2 needs pipeline.schedule = 'interleaved'"),
     "optimizer": (["--optimizer.name", "adam"], "optimizer.name = 'adam': .*'adamw'"),
     "preset": (["--model.preset", "tinny"], "model.preset = 'tinny': no such preset; did you mean 'tiny'"),

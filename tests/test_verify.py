@@ -79,6 +79,11 @@ def test_what_rounding_decides_is_no_fault_of_the_layout() -> None:
     assert report.ok, report.to_json()
 
 
+def test_offload_is_nothing_on_the_cpu_and_said_to_be() -> None:
+    assert "saves nothing" in " ".join(verify._legend(load(SMALL, {"offload": True}), []))
+    assert "saves nothing" not in " ".join(verify._legend(load(SMALL), []))
+
+
 def no_lookup_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocab, "lookup_grad", lambda grad_vH, tokens_BS, dx_BsH: grad_vH)
 
