@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from meshkit.data.paths import TokenPaths
 from meshkit.errors import MeshkitError
-from meshkit.reading import explain, holds, merge, nested, read_toml
+from meshkit.reading import explain, holds, merge, nested, number, read_toml
 
 AxisSize = Annotated[int, Field(ge=-1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -74,7 +74,7 @@ class PipelineConfig(Section):
     )
     virtual: Positive = Field(1, description="Chunks of layers a stage holds (v), for the interleaved schedule.")
     layers_per_stage: list[int] | None = Field(
-        None, description="Layers of each stage (of each chunk: P·v); absent: even."
+        None, description="Layers of each stage (of each chunk: P·v), as [3, 1, 1]; absent: balanced."
     )
     overlap: bool = Field(False, description="Give a hop between stages a whole tick, to hide it behind compute.")
     unroll: Positive = Field(
@@ -223,13 +223,13 @@ class RunConfig(Section):
     precision: Literal["bfloat16", "float32", "float64"] = Field(
         "bfloat16", description="Dtype of the forward and backward."
     )
-    zero: Literal[0, 1, 2, 3] = Field(
+    zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(number)] = Field(
         1, description="ZeRO level: 1 cuts moments over data, 2 gradients too, 3 weights too."
     )
     recompute: Literal["full", "selective", "none"] = Field(
         "full", description="Keep for the backward: stage inputs (full), products (selective) or all (none)."
     )
-    offload: bool = Field(False, description="Keep what forwards leave for backwards in host memory.")
+    offload: bool = Field(False, description="Keep what forwards leave for backwards in host memory; on CPU it is one.")
     grad_dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="Dtype of accumulated gradients; bfloat16 halves them and rounds each sum."
     )
@@ -283,7 +283,7 @@ def load(
     try:
         return RunConfig.model_validate(merge(values, over))
     except pydantic.ValidationError as error:
-        known = {*RunConfig.model_fields, *keys(), *keys(RopeScaling, "model.rope_scaling.")}
+        known = RunConfig.model_fields | keys() | keys(RopeScaling, "model.rope_scaling.")
         where = lambda item: "an override" if holds(over, item["loc"]) else source
         raise MeshkitError("\n".join(explain(item, where(item), known) for item in error.errors())) from None
 

@@ -65,7 +65,7 @@ def parse_value(key: str, text: str) -> Any:
         return value
     if str in kinds:
         return text  # a folder may be called 2026
-    return [text] if list in kinds else value
+    return [text] if list[str] in kinds else value
 
 
 def words(overrides: Mapping[str, Any]) -> list[str]:
@@ -90,7 +90,7 @@ def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """The plain types that a value of `annotation` may have."""
+    """The plain types that a value of `annotation` may have, and those of lists and tables in full."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _kinds(typing.get_args(annotation)[0])
@@ -98,7 +98,7 @@ def _kinds(annotation: Any) -> set[Any]:
         return {type(choice) for choice in typing.get_args(annotation)}
     if origin in (typing.Union, types.UnionType):
         return set().union(*map(_kinds, typing.get_args(annotation)))
-    return {origin or annotation}
+    return {origin or annotation, annotation}
 
 
 # --- help ---------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from meshkit.errors import MeshkitError, nearest
 
@@ -70,7 +72,14 @@ def holds(values: Any, path: Sequence[int | str]) -> bool:
     return bool(path)
 
 
-def explain(item: Any, source: str, known: Collection[str]) -> str:
+def number(value: Any) -> Any:
+    """`value`; an error for true and false, which Python takes for 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "Input should be a number, not true or false")
+    return value
+
+
+def explain(item: Any, source: str, known: Mapping[str, FieldInfo]) -> str:
     """A sentence from one of pydantic's errors. source: what was read; known: every key and table, dotted."""
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
@@ -78,6 +87,8 @@ def explain(item: Any, source: str, known: Collection[str]) -> str:
     rule = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":
         return f"{source}: {key}: {rule}" if key else f"{source}: {rule}"
+    if item["type"] == "list_type":
+        rule += f": {known[key].description}"
     return f"{source}: {key} = {item['input']!r}: {rule[0].lower()}{rule[1:]}"
 
 

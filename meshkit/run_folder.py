@@ -162,7 +162,7 @@ def _spell(value: Any) -> str:
 
 
 SPELLED: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "ideal_bubble": ("bubble, ideal", _percent),
+    "ideal_bubble": ("bubble, ideal of 1F1B", _percent),
     "simulated_bubble": ("bubble of this schedule", _percent),
     "memory_bytes_a_device": ("memory a device", _mebibytes),
     "step_seconds": ("seconds a step", _spell),

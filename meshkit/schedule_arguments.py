@@ -1,8 +1,6 @@
 """What the words of `meshkit schedule` mean: a schedule, costs, layers. No JAX."""
 
-from pathlib import Path
-
-from meshkit.errors import MeshkitError, counted, nearest
+from meshkit.errors import MeshkitError, counted
 from meshkit.pipeline import builders, grid
 from meshkit.pipeline.schedule import Schedule
 from meshkit.show_schedule import HOP
@@ -24,10 +22,9 @@ def choose(name: str, stages: int | None, microbatches: int | None, virtual: int
         given = [option for option, number in numbers.items() if number is not None] + ["--overlap"] * overlap
         if given:
             raise MeshkitError(f"{name} says how many stages, microbatches … it has: leave out {', '.join(given)}")
-        return grid.read(Path(name))
+        return builders.from_file(name, "meshkit schedule ")
     if name not in builders.BUILDERS:
-        files = f", or a grid's file, whose name ends in {grid.SUFFIX}"
-        raise MeshkitError(f"meshkit schedule {name!r}: no such schedule; {nearest(name, builders.BUILDERS)}{files}")
+        raise MeshkitError(f"meshkit schedule {name!r}: {builders.unknown(name)}")
     for option, number in numbers.items():
         if number is not None and number < 1:
             raise MeshkitError(f"{option} {number}: it is at least 1")

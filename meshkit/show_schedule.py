@@ -106,12 +106,16 @@ class ScheduleReport:
         shape = f"{counted(schedule.stages, 'stage')}, {counted(schedule.microbatches, 'microbatch')}"
         shape += f", {schedule.chunks} chunks a stage" if schedule.chunks > 1 else ""
         shape += ", a hop takes two ticks" if schedule.hop > 1 else ""
-        console.print(f"[bold]{schedule.name}[/]: {shape}; {schedule.ticks} ticks", highlight=False)
+        console.print(f"[bold]{schedule.name}[/]: {shape}; {counted(schedule.ticks, 'tick')}", highlight=False)
         draw(schedule, console)
         costs = " ".join(f"{kind}={_number(cost)}" for kind, cost in self.costs.items())
         unit = "F" if self._even else "F of a mean stage"
         console.print(f"\nTime in units of {unit}, with {costs}", highlight=False)
         console.print(self._times())
+        if schedule.splits or schedule.chunks > 1:
+            console.print(
+                "The ideal is of stages that split no backward and do not interleave: this schedule may be faster."
+            )
         console.print(self._stages())
         console.print(self._memory())
         if self.memory is not None:
@@ -122,6 +126,11 @@ class ScheduleReport:
                 "A split backward holds at least what is shown.",
                 highlight=False,
             )
+            console.print(
+                "Weights, gradients and optimizer state come on top, as mesh and zero cut them: "
+                f"meshkit plan --model {model.preset} --cluster 64xh100 --mesh D,T,{schedule.stages} shows them.",
+                highlight=False,
+            )
 
     def _times(self) -> Table:
         table = Table("", "time", "work", "bubble", "utilisation")
@@ -129,7 +138,7 @@ class ScheduleReport:
             column.justify = "right"
         work = float(self.lock_step.busy.mean())
         ideal = 1 - self.ideal_bubble
-        name = "ideal, m/(m+P−1)" if self._even else "ideal, of such stages"
+        name = "ideal of 1F1B, m/(m+P−1)" if self._even else "ideal of 1F1B, of such stages"
         table.add_row(name, _number(work / ideal), _number(work), f"{1 - ideal:.1%}", f"{ideal:.1%}")
         for name, line in (("in lock-step, as it runs", self.lock_step), ("asynchronous", self.asynchronous)):
             table.add_row(name, _number(line.total), _number(work), f"{line.bubble:.1%}", f"{1 - line.bubble:.1%}")

@@ -79,6 +79,8 @@ def meshkit(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         ("optimizer.clip_norm", "0.5", 0.5),
         ("optimizer.learning_rate", "3e-4", 3e-4),
         ("zero", "0", 0),
+        ("pipeline.layers_per_stage", "even", "even"),
+        ("pipeline.layers_per_stage", "[3, 1]", [3, 1]),
         ("run_dir", "2026", "2026"),
         ("run_dir", "2026-01-01", "2026-01-01"),
         ("data.text", "a.txt", ["a.txt"]),
@@ -271,6 +273,24 @@ def test_schedule_says_time_and_slots(
     assert f" {time:g} " in printed
 
 
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero-bubble"])
+def test_a_schedule_that_may_beat_the_ideal_says_of_what_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    virtual = ["--virtual", "2"] if name == "interleaved" else []
+    assert main(["schedule", name, *SIZE, *virtual, "--recompute", "none"]) == 0
+    printed = capsys.readouterr().out
+    assert "ideal of 1F1B, m/(m+P−1)" in printed
+    assert ("split no backward and do not interleave" in printed) == (name != "1f1b")
+
+
+def test_schedule_says_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tick = tmp_path / "tick.txt"
+    tick.write_text("F0+B0\n")
+    assert main(["schedule", str(tick), "--model", "tiny", "--sequence", "64"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1 stage, 1 microbatch; 1 tick F0+B0" in printed
+    assert "meshkit plan --model tiny --cluster 64xh100 --mesh D,T,1 shows them" in printed
+
+
 def test_schedule_counts_the_memory_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ["--model", "llama3-8b", "--sequence", "2048", "--microbatch-size", "2", "--precision", "float32"]
     trace = tmp_path / "trace.json"
@@ -322,7 +342,8 @@ def test_layers_by_hand_change_ticks_bubble_and_memory(capsys: pytest.CaptureFix
         (["1f1b", "--stages", "0", "--microbatches", "8"], "--stages 0: it is at least 1"),
         (["interleaved", "--stages", "4", "--microbatches", "6"], "set pipeline.microbatches to 4 or 8"),
         (["tests/grids/zigzag.txt", "--stages", "2", "--overlap"], "leave out --stages, --overlap"),
-        (["tests/grids/zigzg.txt"], "did you mean 'zigzag.txt'?"),
+        (["tests/grids/zigzg.txt"], "meshkit schedule 'tests/grids/zigzg.txt': no such file; schedules without one: g"),
+        (["tests/grids/zigzg.txt"], "did you mean 'zigzag.txt'? (in tests/grids)"),
         (["1f1b", *SIZE, "--costs", "F=1"], "has the kinds F, B: write, for example, F=1,B=1"),
         (["zero-bubble", *SIZE, "--costs", "F=1,B=2"], "has the kinds F, I, W"),
         (["1f1b", *SIZE, "--costs", "F=1,B=x"], "'B=x' is no cost"),
@@ -339,7 +360,10 @@ def test_layers_by_hand_change_ticks_bubble_and_memory(capsys: pytest.CaptureFix
         ),
         (["1f1b", *SIZE, "--grid", "mine"], "--grid mine: a grid's name ends in .txt"),
         (["gpipe", "--stages", "99999", "--microbatches", "99999"], "over 1,000,000 actions of a kind"),
-        (["mine"], "a grid's file, whose name ends in .txt"),
+        (
+            ["mine"],
+            "no such schedule, and a grid's file would end in .txt; known: 1f1b, gpipe, interleaved, zero-bubble",
+        ),
         (["1f1b", *SIZE, "--model", "lama3-8b"], "did you mean 'llama3-8b'"),
         (["1f1b", *SIZE, "--model", "gpt2", "--sequence", "2048"], "exceeds the context of gpt2: 1024"),
         (["1f1b", *SIZE, "--model", "gpt2", "--microbatch-size", "0"], "--microbatch-size 0: it is at least 1"),

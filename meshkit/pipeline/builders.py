@@ -102,7 +102,7 @@ def from_config(config: PipelineConfig, stages: int) -> Schedule:
     hop = 2 if config.overlap else 1
     if not grid.is_path(config.schedule):
         return build(config.schedule, stages, config.microbatches, config.virtual, hop)
-    table = grid.read(Path(config.schedule))
+    table = from_file(config.schedule, "pipeline.schedule = ")
     as_overlap = lambda ticks: str(ticks > 1).lower()
     for what, found, key, asked, spell in (
         ("stages", table.stages, "mesh.pipe", stages, str),
@@ -118,10 +118,27 @@ def from_config(config: PipelineConfig, stages: int) -> Schedule:
     return table
 
 
+def from_file(name: str, asked: str) -> Schedule:
+    """The schedule in a file. Raises MeshkitError for a bad one, and if there is none, after `asked` and its name."""
+    try:
+        return grid.read(Path(name))
+    except FileNotFoundError:
+        near, folder = grid.beside(Path(name)), Path(name).parent
+        grids = f"; {nearest(Path(name).name, near)} (in {folder})" if near else ""
+        raise MeshkitError(
+            f"{asked}{name!r}: no such file; schedules without one: {', '.join(BUILDERS)}{grids}"
+        ) from None
+
+
+def unknown(name: str) -> str:
+    """What is said of a name that neither a builder has nor a file of a grid could have."""
+    return f"no such schedule, and a grid's file would end in {grid.SUFFIX}; {nearest(name, BUILDERS)}"
+
+
 def build(name: str, stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
     """The schedule that `pipeline.schedule` names. Raises MeshkitError for an unknown name."""
     if name not in BUILDERS:
-        raise MeshkitError(f"pipeline.schedule = {name!r}: no such schedule; {nearest(name, BUILDERS)}")
+        raise MeshkitError(f"pipeline.schedule = {name!r}: {unknown(name)}")
     return BUILDERS[name](stages, microbatches, chunks, hop)
 
 

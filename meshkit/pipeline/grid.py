@@ -12,16 +12,20 @@ a line `# hop 2` says that a hop takes two ticks (`pipeline.overlap`). `meshkit 
 writes the text of a schedule by name, to begin with.
 """
 
+import contextlib
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-from meshkit.errors import MeshkitError, nearest
+from meshkit.errors import MeshkitError
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Action, LawError, Schedule
 
 SUFFIX = ".txt"
 ORDER = (FORWARD, BACKWARD, INPUT, WEIGHT)
 HOPS = (1, 2)
+
+LARGEST = 1 << 20
+"""Bytes of a file that is looked into to name it as a schedule that could be meant."""
 
 Cell = tuple[Action, ...]
 
@@ -40,15 +44,24 @@ def is_path(name: str) -> bool:
 
 
 def read(path: Path) -> Schedule:
-    """The schedule in a file. Raises MeshkitError when there is none, or it breaks a law."""
+    """The schedule in a file. Raises FileNotFoundError when there is none, MeshkitError when it breaks a law."""
     try:
         return parse(path.read_text(encoding="utf-8-sig"), str(path))
     except FileNotFoundError:
-        beside = [p.name for p in path.parent.glob(f"*{SUFFIX}")] if path.parent.is_dir() else []
-        hint = f"; {nearest(path.name, beside)} (in {path.parent})" if beside else ""
-        raise MeshkitError(f"{path}: no such schedule{hint}") from None
+        raise
     except (OSError, UnicodeDecodeError) as error:
         raise MeshkitError(f"{path}: cannot be read as a schedule: {error}") from None
+
+
+def beside(path: Path) -> list[str]:
+    """Names of the files in a path's folder that hold a schedule."""
+    found = []
+    for file in path.parent.glob(f"*{SUFFIX}") if path.parent.is_dir() else ():
+        with contextlib.suppress(OSError, MeshkitError):
+            if file.stat().st_size <= LARGEST:
+                read(file)
+                found.append(file.name)
+    return found
 
 
 def parse(text: str, name: str) -> Schedule:

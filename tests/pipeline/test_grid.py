@@ -184,10 +184,14 @@ def test_forwards_alone_do_not_train(tmp_path: Path) -> None:
 
 def test_a_missing_or_unreadable_file_says_so(tmp_path: Path) -> None:
     (tmp_path / "zigzag.txt").write_text(GOOD)
-    with pytest.raises(MeshkitError, match=r"zigzg.txt: no such schedule; did you mean 'zigzag.txt'\? \(in "):
-        read(tmp_path / "zigzg.txt")
-    with pytest.raises(MeshkitError, match=r"none/grid.txt: no such schedule$"):
-        read(tmp_path / "none" / "grid.txt")
+    (tmp_path / "zigzg2.txt").write_text("This is no schedule, and not offered as one.")
+    said = (
+        r"pipeline.schedule = '.*zigzg.txt': no such file; schedules without one: gpipe, 1f1b, interleaved, zero-bubble"
+    )
+    with pytest.raises(MeshkitError, match=rf"{said}; did you mean 'zigzag.txt'\? \(in .*\)$"):
+        from_config(PipelineConfig(schedule=str(tmp_path / "zigzg.txt")), 2)
+    with pytest.raises(MeshkitError, match=r"none/grid.txt': no such file; schedules without one: .*zero-bubble$"):
+        from_config(PipelineConfig(schedule=str(tmp_path / "none" / "grid.txt")), 2)
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(MeshkitError, match=r"bytes.txt: cannot be read as a schedule"):
         read(tmp_path / "bytes.txt")
