@@ -1,11 +1,14 @@
 """A tokenizer's chat template: conversations to ids, and which of them an assistant said.
 
-The template is a Jinja program, published beside tokenizer.json; it is run in Jinja's sandbox. What an assistant's
-message adds to the rendered text before it, its closing mark included, is an answer.
+The template is a Jinja program, published beside tokenizer.json; it is run in Jinja's sandbox. Answers are places in
+the text of the whole conversation, as a template may write a message otherwise once others follow: Qwen3's leaves out
+the reasoning of earlier turns. They are what the template itself puts between {% generation %} and {% endgeneration %};
+where it has no such tags, what an assistant writes after the generation prompt, its closing mark included.
 """
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,12 @@ from meshkit.errors import MeshkitError
 ASSISTANT = "assistant"
 Messages = list[dict[str, Any]]
 """Of a conversation: role and content of each."""
+Span = tuple[int, int]
+"""Characters of a text: the first, and the one after the last."""
+
+OPEN, CLOSE = "\ufdd0", "\ufdd1"  # marks in a text: Unicode keeps these two characters out of texts
+PAIRS = re.compile(f"([^{OPEN}{CLOSE}]*{OPEN}[^{OPEN}{CLOSE}]*{CLOSE})*[^{OPEN}{CLOSE}]*")
+NUMBER = re.compile(f"{OPEN}(\\d+){CLOSE}")  # the end of a message, by its place in the conversation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +35,7 @@ class Encoder:
     tokenizer: FileTokenizer
     marks: Any  # the same tokenizer, for text in which special tokens mean something
     template: Any
+    tells: bool  # whether the template has {% generation %}
     values: dict[str, Any]
     special: tuple[str, ...]
 
@@ -56,37 +66,78 @@ class Encoder:
         marks.no_truncation()
         marks.no_padding()
         special = tuple(token.content for token in marks.get_added_tokens_decoder().values() if token.special)
-        return cls(tokenizer, marks, _compiled(source, path), values, special)
+        tells = re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", source) is not None
+        return cls(tokenizer, marks, _compiled(source, path), tells, values, special)
 
     def encode(self, messages: Messages) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a conversation, and which of them are part of an answer.
 
-        Raises ValueError for a text with a special token in it, or what the template refuses or writes otherwise once
-        more follows.
+        Raises ValueError for a text with a special token in it, for what the template refuses, and where it does not
+        tell an answer from the rest.
         """
         for message in messages:
-            written = [token for token in self.special if token in message["content"]]
+            written = [token for token in (*self.special, OPEN, CLOSE) if token in message["content"]]
             if written:
                 raise ValueError(f"the text of a message holds the special token {written[0]!r}")
-        text = self._render(messages, prompt=False)
+        text = self._render(messages)
         answered = np.zeros(len(text) + 1, bool)
-        for k, message in enumerate(messages):
-            if message["role"] == ASSISTANT:
-                before, after = self._render(messages[:k], prompt=True), self._render(messages[: k + 1], prompt=False)
-                if not (after.startswith(before) and text.startswith(after)):
-                    raise ValueError(f"the chat template writes message {k + 1} otherwise once others follow")
-                answered[len(before) : len(after)] = True
+        for start, stop in self._told(messages, text) if self.tells else self._found(messages, text):
+            answered[start:stop] = True
         encoding = self.marks.encode(text, add_special_tokens=False)
         starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
         return np.array(encoding.ids, dtype=np.int64), answered[starts]
 
-    def _render(self, messages: Messages, prompt: bool) -> str:
-        import jinja2
+    def _told(self, messages: Messages, text: str) -> list[Span]:
+        """What the template puts between its own tags."""
+        marked = self._render(messages, generation_begins=OPEN, generation_ends=CLOSE)
+        parts = re.split(f"[{OPEN}{CLOSE}]", marked)
+        if "".join(parts) != text or not PAIRS.fullmatch(marked):
+            raise ValueError("the chat template changes what {% generation %} holds: no place of an answer is sure")
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        return list(zip(ends[0::2], ends[1::2], strict=False))
 
+    def _found(self, messages: Messages, text: str) -> list[Span]:
+        """Of each answer, what follows the message before and the generation prompt, up to where the next begins.
+
+        All messages get a mark at their ends. What stands between that of the last one and an answer to it, and between
+        an answer and what follows, is seen where the conversation ends there; it must stand so in the whole.
+        """
+        marked = [message | {"content": _marked(message["content"], k)} for k, message in enumerate(messages)]
+        whole = self._render(marked)
+        ends: dict[int, list[int]] = {}  # of messages, in `text`
+        taken = 0
+        for mark in NUMBER.finditer(whole):
+            ends.setdefault(int(mark[1]), []).append(mark.start() - taken)
+            taken += len(mark[0])
+        same = NUMBER.sub("", whole) == text
+
+        def after(count: int, prompt: bool) -> int:
+            """The place after the first `count` messages and the generation prompt, if any."""
+            _, mark, follows = self._render(marked[:count], prompt).rpartition(f"{OPEN}{count - 1}{CLOSE}")
+            places = ends.get(count - 1, []) if count else [0]
+            if not same or len(places) != 1 or bool(mark) != bool(count) or not text.startswith(follows, places[0]):
+                what = f"what stands before message {count + 1}" if prompt else f"message {count}"
+                raise ValueError(f"the chat template writes {what} otherwise once others follow")
+            return places[0] + len(follows)
+
+        answers = [k for k, message in enumerate(messages) if message["role"] == ASSISTANT]
+        return [(after(k, prompt=True), after(k + 1, prompt=False)) for k in answers]
+
+    def _render(self, messages: Messages, prompt: bool = False, **marks: str) -> str:
         try:
-            return self.template.render(messages=messages, add_generation_prompt=prompt, **self.values)
-        except jinja2.TemplateError as error:
-            raise ValueError(f"the chat template refuses it: {error}") from None
+            text = self.template.render(messages=messages, add_generation_prompt=prompt, **self.values, **marks)
+            text.encode()  # fails on half of a character, which a string of JSON may hold
+        except UnicodeEncodeError as error:
+            raise ValueError(f"not UTF-8: {error.reason}") from None
+        except Exception as error:  # a template is a program, and fails as programs do
+            raise ValueError(f"the chat template refuses it: {str(error) or type(error).__name__}") from None
+        return text
+
+
+def _marked(content: str, number: int) -> str:
+    """`content` with a mark at its end, before the white space there, which templates strip."""
+    end = len(content.rstrip())
+    return f"{content[:end]}{OPEN}{number}{CLOSE}{content[end:]}"
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -109,13 +160,17 @@ def _compiled(source: str, path: str) -> Any:
         raise MeshkitError(f"{path}: its chat template needs jinja2: pip install 'meshkit[hf]'") from None
 
     class Generation(jinja2.ext.Extension):
-        """{% generation %} … {% endgeneration %} marks answers for others; here it is its content."""
+        """{% generation %} … {% endgeneration %}: its content, between the marks that `_told` gives, else nothing."""
 
         tags = {"generation"}  # noqa: RUF012 (as Jinja declares it)
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            body = jinja2.nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+            begins, ends = (
+                jinja2.nodes.Output([jinja2.nodes.Name(f"generation_{name}", "load")]) for name in ("begins", "ends")
+            )
+            return [begins, body, ends]
 
     def refuse(reason: str) -> None:
         raise jinja2.TemplateError(reason)

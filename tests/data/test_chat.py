@@ -19,7 +19,7 @@ tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 TEMPLATE = """{{ bos_token }}{% for m in messages %}
-<|{{ m.role }}|> {% generation %}{{ m.content }}{% endgeneration %} <|end|>
+<|{{ m.role }}|> {{ m.content }} <|end|>
 {% endfor %}{% if add_generation_prompt %}<|assistant|> {% endif %}"""
 MARKS = ["<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
 SEQUENCE = 16
@@ -64,6 +64,50 @@ def test_answers_and_their_closing_marks_are_targets(tokenizer: Path) -> None:
         "w6",
         "<|end|>",
     ]
+
+
+# As Qwen3's: reasoning is left out of earlier turns, and written, if empty, in the last alone.
+THINKING = """{% for m in messages %}{% set content = m.content.split('</think>')[-1].strip() %}
+{{ '<|' + m.role + '|> ' }}{% if loop.last and m.role == 'assistant' %}w20 {% endif %}{{ content + ' <|end|> ' }}
+{% endfor %}{% if add_generation_prompt %}<|assistant|> {% endif %}"""
+
+
+def learned(encoder: Encoder, messages: list[dict[str, str]]) -> str:
+    """Tokens of the conversation, those of answers in brackets."""
+    ids, answers = encoder.encode(messages)
+    words = [encoder.marks.id_to_token(k) for k in ids]
+    return " ".join(f"[{word}]" if answer else word for word, answer in zip(words, answers, strict=True))
+
+
+def test_answers_are_found_in_the_whole_conversation(tokenizer: Path) -> None:
+    tokenizer.with_name("chat_template.jinja").write_text(THINKING)
+    messages = [*turn("w1", "<think> w7 </think>w2\n"), *turn("w2", "w2"), *turn("w3", "<think> w8 </think> w4 ")]
+    assert learned(Encoder.of(str(tokenizer)), messages) == (
+        "<|user|> w1 <|end|> <|assistant|> [w2] [<|end|>] <|user|> w2 <|end|> <|assistant|> [w2] [<|end|>] "
+        "<|user|> w3 <|end|> <|assistant|> [w20] [w4] [<|end|>]"
+    )
+    tokenizer.with_name("chat_template.jinja").write_text("{% for m in messages %}{{ m.content * 2 }}{% endfor %}")
+    with pytest.raises(ValueError, match="writes what stands before message 2 otherwise"):
+        Encoder.of(str(tokenizer)).encode(messages)
+
+
+GENERATION = """{% for m in messages %}{{ '<|' + m.role + '|> ' }}{% if m.role == 'assistant' %}
+{% generation %}{{ 'w9 ' if not loop.last }}{{ m.content + ' ' }}{% endgeneration %}{% else %}{{ m.content + ' ' }}
+{% endif %}<|end|> {% endfor %}"""
+
+
+def test_a_template_that_tells_answers_is_heard_as_transformers_does(tokenizer: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer), chat_template=GENERATION)
+    tokenizer.with_name("chat_template.jinja").write_text(GENERATION)
+    messages = [*turn("w1 w2", "w3"), *turn("w4", "w5 w6")]
+    want = theirs.apply_chat_template(messages, return_assistant_tokens_mask=True, return_dict=True)
+    encoder = Encoder.of(str(tokenizer))
+    ids, answers = encoder.encode(messages)
+    assert (ids.tolist(), answers.astype(int).tolist()) == (want["input_ids"], want["assistant_masks"])
+    assert "<|assistant|> [w9] [w3] <|end|> <|user|> w4" in learned(encoder, messages)
+    tokenizer.with_name("chat_template.jinja").write_text("{% set a %}" + GENERATION + "{% endset %}{{ a + a[:3] }}")
+    assert "[w9] [w3]" in learned(Encoder.of(str(tokenizer)), messages)
 
 
 def test_no_conversation_crosses_a_sample(tokenizer: Path, tmp_path: Path, capsys: Any) -> None:
@@ -132,7 +176,7 @@ def test_templates_that_cannot_be_used_are_named(tokenizer: Path) -> None:
     beside = tokenizer.with_name("chat_template.jinja")
     messages = [*turn("w1", "w2"), *turn("w3", "w4")]
     beside.write_text("{% for m in messages %}{{ m.content if loop.last else 'w0' }} {% endfor %}")
-    with pytest.raises(ValueError, match="writes message 2 otherwise once others follow"):
+    with pytest.raises(ValueError, match="writes what stands before message 2 otherwise once others follow"):
         Encoder.of(str(tokenizer)).encode(messages)
     beside.write_text("{{ raise_exception('no') }}")
     with pytest.raises(ValueError, match="the chat template refuses it: no"):
