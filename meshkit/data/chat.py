@@ -9,7 +9,7 @@ Beside the token files (tokens.py) the folder holds
     chat.json                 sequence, and what `Summary` counts
 
 No conversation crosses a multiple of `sequence`: what is left there is filled with end tokens. One that is longer is
-cut at its end, and counted.
+cut at its end, and counted, as are the tokens of answers that it loses.
 """
 
 import dataclasses
@@ -37,14 +37,16 @@ Conversation = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass
 class Summary:
-    """What `prepare` made. cut: conversations longer than `sequence`; filled: tokens that fill the ends of samples;
-    answers: tokens that are targets; skipped: sentences about lines left out."""
+    """What `prepare` made. cut: conversations longer than `sequence`; lost: tokens of answers cut away from them;
+    filled: tokens that fill the ends of samples; answers: tokens that are targets; skipped: sentences about lines left
+    out."""
 
     folder: Path
     sequence: int
     header: Header | None = None
     conversations: int = 0
     cut: int = 0
+    lost: int = 0
     answers: int = 0
     filled: int = 0
     skipped: list[str] = dataclasses.field(default_factory=list)
@@ -71,7 +73,7 @@ def prepare(
 
     About `held_out` of the conversations, chosen by their content, become the held-out split. skip: leave out lines
     that cannot be used. Raises MeshkitError naming file and line of one otherwise; when `tokenizer` is None or has no
-    template; when fewer than two conversations are there, or `out` is taken.
+    template; when fewer than two conversations are there, no token of an answer is left, or `out` is taken.
     """
     out, encoder = Path(out), Encoder.of(tokenizer)
     if out.exists():
@@ -87,6 +89,7 @@ def prepare(
             summary.skipped.append(f"{where}: {error}")
             continue
         summary.cut += len(ids) >= sequence
+        summary.lost += int(answers[sequence - 1 :].sum())
         held = zlib.crc32(line) < held_out * 2**32
         split[SPLITS[held]].append((ids[: sequence - 1], answers[: sequence - 1]))
     summary.conversations = sum(map(len, split.values()))
@@ -94,6 +97,13 @@ def prepare(
         raise MeshkitError(f"data.text: {summary.conversations} conversations are too few to hold some out")
     for wanted, other in (SPLITS, SPLITS[::-1]):
         split[wanted] = split[wanted] or [split[other].pop()]
+    for name, conversations in split.items():
+        if not any(answers.any() for _, answers in conversations):
+            raise MeshkitError(
+                f"data.text: no token of an answer is left in the {name} split: {summary.cut} of "
+                f"{summary.conversations} conversations are longer than {sequence} tokens, and lose {summary.lost} "
+                "tokens of answers: raise --sequence, or shorten what stands before the answers"
+            )
     _write(split, encoder.tokenizer, Path(str(tokenizer)), summary)
     return summary
 
@@ -174,7 +184,9 @@ def _write(split: dict[str, list[Conversation]], tokenizer: FileTokenizer, path:
         for name, parts in targets.items():
             np.save(building / f"{name}.targets.npy", np.concatenate(parts))
         counts = {
-            k: v for k, v in vars(summary).items() if k in ("sequence", "conversations", "cut", "answers", "filled")
+            k: v
+            for k, v in vars(summary).items()
+            if k in ("sequence", "conversations", "cut", "lost", "answers", "filled")
         }
         (building / ABOUT).write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
         building.rename(summary.folder)

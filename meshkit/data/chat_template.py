@@ -83,6 +83,8 @@ class Encoder:
         answered = np.zeros(len(text) + 1, bool)
         for start, stop in self._told(messages, text) if self.tells else self._found(messages, text):
             answered[start:stop] = True
+        if not answered.any():
+            raise ValueError("the chat template marks no answer in it")
         encoding = self.marks.encode(text, add_special_tokens=False)
         starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
         return np.array(encoding.ids, dtype=np.int64), answered[starts]

@@ -89,6 +89,13 @@ def _prepare_chat(options: argparse.Namespace) -> int:
     )
     for sentence in summary.skipped:
         print(f"skipped: {sentence}", file=sys.stderr)
+    if summary.lost:
+        whole = summary.lost + summary.answers
+        print(
+            f"warning: {summary.lost:,} of {whole:,} tokens of answers are cut away, of {summary.cut:,} conversations "
+            f"longer than {summary.sequence:,} tokens: raise --sequence to learn them",
+            file=sys.stderr,
+        )
     print(json.dumps(dataclasses.asdict(summary), default=str) if options.json else summary)
     return 0
 

@@ -117,9 +117,12 @@ def test_no_conversation_crosses_a_sample(tokenizer: Path, tmp_path: Path, capsy
     command = ["data", "prepare", write(tmp_path, lines), "--out", str(tmp_path / "out"), "--chat"]
     command += ["--tokenizer", str(tokenizer), "--sequence", str(SEQUENCE), "--held-out", "0.2"]
     assert main(command) == 0
-    said = capsys.readouterr().out
+    said, warned = capsys.readouterr()
     assert "20 conversations in" in said
     assert "1 conversations were longer and are cut, 0 lines are left out" in said
+    assert warned.startswith(
+        "warning: 9 of 76 tokens of answers are cut away, of 1 conversations longer than 16 tokens"
+    )
     config = DataConfig(tokens=str(tmp_path / "out"), sequence=SEQUENCE, documents="apart")
     sources = open_sources(config)
     seen = 0
@@ -151,6 +154,13 @@ def test_a_run_learns_answers_alone(tokenizer: Path, tmp_path: Path) -> None:
             )
 
 
+def test_answers_that_are_all_cut_away_are_an_error(tokenizer: Path, tmp_path: Path) -> None:
+    text = write(tmp_path, [{"prompt": " ".join(["w1"] * 20), "answer": f"w{k}"} for k in range(4)])
+    with pytest.raises(MeshkitError, match=r"no token of an answer is left .* 4 of 4 .* lose 8 tokens .* --sequence"):
+        prepare([text], tmp_path / "out", str(tokenizer), SEQUENCE)
+    assert not (tmp_path / "out").exists()
+
+
 BAD = {
     "no JSON": ("{", "no JSON"),
     "another form": ({"text": "w1"}, r'neither \{"messages"'),
@@ -180,6 +190,9 @@ def test_templates_that_cannot_be_used_are_named(tokenizer: Path) -> None:
         Encoder.of(str(tokenizer)).encode(messages)
     beside.write_text("{{ raise_exception('no') }}")
     with pytest.raises(ValueError, match="the chat template refuses it: no"):
+        Encoder.of(str(tokenizer)).encode(messages)
+    beside.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{% generation %}{% endgeneration %}")
+    with pytest.raises(ValueError, match="marks no answer in it"):
         Encoder.of(str(tokenizer)).encode(messages)
     beside.write_text("{% if %}")
     with pytest.raises(MeshkitError, match="line 1 of its chat template"):
