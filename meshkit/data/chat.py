@@ -31,6 +31,7 @@ from meshkit.data.writer import TokenWriter
 from meshkit.errors import MeshkitError
 
 ABOUT = "chat.json"
+UNREAD = ("tools", "functions", "tool_calls", "function_call", "images")  # keys of data sets for what is no text
 Conversation = tuple[np.ndarray, np.ndarray]
 """Ids, and whether each is part of an answer."""
 
@@ -156,6 +157,12 @@ def parse(line: bytes) -> Messages:
     if not isinstance(found, dict) or not isinstance(found.get("messages"), list):
         raise ValueError('neither {"messages": […]} nor {"prompt": …, "answer": …}')
     messages = found["messages"]
+    for part in (found, *(message for message in messages if isinstance(message, dict))):
+        for key in UNREAD:
+            if part.get(key):
+                raise ValueError(
+                    f"{key}: of a conversation only roles and texts are read: leave the key or the line out"
+                )
     for message in messages:
         if not isinstance(message, dict) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
             raise ValueError(f'a message is {{"role": text, "content": text}}, not {json.dumps(message)[:80]}')

@@ -166,6 +166,11 @@ BAD = {
     "another form": ({"text": "w1"}, r'neither \{"messages"'),
     "nobody answers": ({"messages": turn("w1", "w2")[:1]}, "there is nothing to learn"),
     "no text": ({"messages": [{"role": "assistant", "content": None}]}, "a message is"),
+    "tools": (
+        {"messages": turn("w1", "w2"), "tools": [{"name": "w3"}]},
+        "tools: of a conversation only roles and texts",
+    ),
+    "a call": ({"messages": [turn("w1", "w2")[0], turn("w1", "w2")[1] | {"tool_calls": [{}]}]}, "tool_calls: "),
     "a special token": ({"messages": turn("w1 <|end|>", "w2")}, r"holds the special token '<\|end\|>'"),
 }
 
