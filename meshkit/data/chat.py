@@ -76,6 +76,9 @@ def prepare(
     that cannot be used. Raises MeshkitError naming file and line of one otherwise; when `tokenizer` is None or has no
     template; when fewer than two conversations are there, no token of an answer is left, or `out` is taken.
     """
+    if sequence < 2:
+        raise MeshkitError(f"--sequence {sequence}: a sample has at least 2 tokens, such as 4096")
+    documents.check_share(held_out)
     out, encoder = Path(out), Encoder.of(tokenizer)
     if out.exists():
         raise MeshkitError(f"{out}: already there: choose another folder, or remove it first")
@@ -148,7 +151,7 @@ def parse(line: bytes) -> Messages:
     """The messages of a line; ValueError saying what of it is not as it should be."""
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON: {error}") from None
     if isinstance(found, dict) and found.keys() >= {"prompt", "answer"}:
         found = {
@@ -163,9 +166,9 @@ def parse(line: bytes) -> Messages:
                 raise ValueError(
                     f"{key}: of a conversation only roles and texts are read: leave the key or the line out"
                 )
-    for message in messages:
+    for number, message in enumerate(messages, 1):
         if not isinstance(message, dict) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
-            raise ValueError(f'a message is {{"role": text, "content": text}}, not {json.dumps(message)[:80]}')
+            raise ValueError(f'a message is {{"role": text, "content": text}}, which message {number} is not')
     if not any(message["role"] == ASSISTANT for message in messages):
         raise ValueError(f"no message has the role {ASSISTANT!r}: there is nothing to learn")
     return messages

@@ -52,9 +52,10 @@ class Encoder:
 
         config = _config(Path(path).with_name("tokenizer_config.json"))
         own = Path(path).with_name("chat_template.jinja")
-        source = own.read_text(encoding="utf-8") if own.is_file() else config.get("chat_template")
+        source = _text(own) if own.is_file() else config.get("chat_template")
         if isinstance(source, list):  # several, by name
-            source = {entry["name"]: entry["template"] for entry in source}.get("default")
+            named = [entry for entry in source if isinstance(entry, dict) and entry.get("name") == "default"]
+            source = named[0].get("template") if named else None
         if not isinstance(source, str):
             raise MeshkitError(
                 f"{path}: has no chat template: neither {own.name} nor chat_template in tokenizer_config.json is there"
@@ -147,9 +148,16 @@ def _config(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise MeshkitError(f"{path}: cannot be read as JSON: {error}") from None
     return found if isinstance(found, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MeshkitError(f"{path}: cannot be read as UTF-8: {error}") from None
 
 
 def _compiled(source: str, path: str) -> Any:

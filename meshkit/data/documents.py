@@ -91,6 +91,12 @@ def find(text: Sequence[str], column: str = COLUMN, skip: Skip = refuse) -> list
     return sorted(_document(name, path, kept_for, column, skip) for path, (name, kept_for) in names.items())
 
 
+def check_share(share: float) -> None:
+    """MeshkitError unless `share` can be held out."""
+    if not 0 < share < 1:
+        raise MeshkitError(f"held_out = {share}: the share kept for evaluation is above 0 and below 1, such as 0.05")
+
+
 def split(documents: Sequence[Document], share: float) -> tuple[list[Document], list[Document]]:
     """(train, held out), about `share` of the bytes held out, both in the given order and never empty.
 

@@ -121,8 +121,7 @@ def prepare_cached(
 
 
 def _plan(found: list[Document], held_out: float, encoder: Tokenizer, column: str) -> list[Piece]:
-    if not 0 < held_out < 1:
-        raise MeshkitError(f"held_out = {held_out}: the share kept for evaluation is above 0 and below 1, such as 0.05")
+    documents.check_share(held_out)
     members = zip(SPLITS, documents.split(found, held_out), strict=True)
     return [piece for split, docs in members for piece in pieces.cut(split, docs, column, encoder.bytewise)]
 

@@ -161,11 +161,20 @@ def test_answers_that_are_all_cut_away_are_an_error(tokenizer: Path, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+def test_settings_out_of_range_are_named(tokenizer: Path, tmp_path: Path) -> None:
+    text = write(tmp_path, [{"messages": turn("w1", "w2")}] * 2)
+    for sequence, share, said in ((0, 0.1, "--sequence 0"), (-3, 0.1, "--sequence -3"), (SEQUENCE, 2, "held_out = 2")):
+        with pytest.raises(MeshkitError, match=said):
+            prepare([text], tmp_path / "out", str(tokenizer), sequence, share)
+
+
 BAD = {
     "no JSON": ("{", "no JSON"),
     "another form": ({"text": "w1"}, r'neither \{"messages"'),
     "nobody answers": ({"messages": turn("w1", "w2")[:1]}, "there is nothing to learn"),
     "no text": ({"messages": [{"role": "assistant", "content": None}]}, "a message is"),
+    "half of a character": ('{"prompt": "w1", "answer": "w2 \\ud800"}', "not UTF-8: surrogates not allowed"),
+    "deep": ("[" * 100_000, "no JSON: maximum recursion"),
     "tools": (
         {"messages": turn("w1", "w2"), "tools": [{"name": "w3"}]},
         "tools: of a conversation only roles and texts",
@@ -199,6 +208,13 @@ def test_templates_that_cannot_be_used_are_named(tokenizer: Path) -> None:
     beside.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{% generation %}{% endgeneration %}")
     with pytest.raises(ValueError, match="marks no answer in it"):
         Encoder.of(str(tokenizer)).encode(messages)
+    for wrong, said in (("{{ 1/0 }}", "division by zero"), ("{{ messages|length + 'a' }}", "unsupported operand")):
+        beside.write_text(wrong)
+        with pytest.raises(ValueError, match=f"the chat template refuses it: {said}"):
+            Encoder.of(str(tokenizer)).encode(messages)
+    beside.write_bytes(b"\xff\xfe")
+    with pytest.raises(MeshkitError, match=r"chat_template\.jinja: cannot be read as UTF-8"):
+        Encoder.of(str(tokenizer))
     beside.write_text("{% if %}")
     with pytest.raises(MeshkitError, match="line 1 of its chat template"):
         Encoder.of(str(tokenizer))
