@@ -7,6 +7,7 @@ where it has no such tags, what an assistant writes after the generation prompt,
 """
 
 import dataclasses
+import datetime
 import json
 import re
 from pathlib import Path
@@ -188,8 +189,9 @@ def _compiled(source: str, path: str) -> Any:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
-    environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
+    environment.filters["tojson"] = lambda value, **how: json.dumps(value, **{"ensure_ascii": False} | how)
     environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = datetime.datetime.now().strftime  # one moment for all conversations
     try:
         return environment.from_string(source)
     except jinja2.TemplateSyntaxError as error:

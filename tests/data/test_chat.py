@@ -228,8 +228,10 @@ def test_templates_that_cannot_be_used_are_named(tokenizer: Path) -> None:
 
 def test_a_template_is_rendered_as_transformers_does(tokenizer: Path) -> None:
     transformers = pytest.importorskip("transformers")
+    template = "{{ strftime_now('%Y') == '' }} {{ bos_token | tojson(ensure_ascii=True) }}" + TEMPLATE
+    tokenizer.with_name("chat_template.jinja").write_text(template)
     theirs = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tokenizer), chat_template=TEMPLATE, bos_token="<s>"
+        tokenizer_file=str(tokenizer), chat_template=template, bos_token="<s>"
     )
     messages = parse(json.dumps({"messages": turn("w1 w2", "w3")}).encode())
     want = theirs.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"]
