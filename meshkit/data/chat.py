@@ -31,6 +31,7 @@ from meshkit.data.writer import TokenWriter
 from meshkit.errors import MeshkitError
 
 ABOUT = "chat.json"
+SEQUENCE = 4096  # tokens of a sample, unless told otherwise
 UNREAD = ("tools", "functions", "tool_calls", "function_call", "images")  # keys of data sets for what is no text
 Conversation = tuple[np.ndarray, np.ndarray]
 """Ids, and whether each is part of an answer."""
@@ -66,7 +67,7 @@ def prepare(
     text: Sequence[str],
     out: str | os.PathLike[str],
     tokenizer: str | None,
-    sequence: int,
+    sequence: int = SEQUENCE,
     held_out: float = 0.05,
     skip: bool = False,
 ) -> Summary:

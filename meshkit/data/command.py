@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshkit.commands import add_command
+from meshkit.errors import MeshkitError
 
 LISTED = 20  # corrupt parts named on the screen
 
@@ -30,19 +31,17 @@ def add(commands: Any) -> None:
     prepare.add_argument(
         "--chat", action="store_true", help="lines of .jsonl files are conversations; the loss is on answers (chat.py)"
     )
-    prepare.add_argument(
-        "--sequence", type=int, default=4096, metavar="N", help="with --chat: tokens of a sample (default: 4096)"
-    )
+    prepare.add_argument("--sequence", type=int, metavar="N", help="with --chat: tokens of a sample (default: 4096)")
     prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     prepare.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json; absent: one token a byte")
     prepare.add_argument(
-        "--column", default="text", metavar="NAME", help="of JSON lines and tables, where the text is (default: text)"
+        "--column", metavar="NAME", help="of JSON lines and tables, where the text is (default: text); not with --chat"
     )
     prepare.add_argument(
         "--held-out", type=float, default=0.05, metavar="SHARE", help="kept for evaluation (default: 0.05)"
     )
     prepare.add_argument(
-        "--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)"
+        "--workers", type=int, metavar="N", help="processes (default: all cores; with --chat there is one)"
     )
     prepare.add_argument(
         "--skip-corrupt", action="store_true", help="leave out what cannot be read, and list it in DIR/skipped.txt"
@@ -52,8 +51,12 @@ def add(commands: Any) -> None:
 
 
 def _prepare(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    for name in ("column", "workers") if options.chat else ("sequence",):
+        if (value := getattr(options, name)) is not None:
+            raise MeshkitError(f"--{name} {value} has no effect {'with' if options.chat else 'without'} --chat")
     if options.chat:
         return _prepare_chat(options)
+    from meshkit.data.documents import COLUMN
     from meshkit.data.prepare import prepare
     from meshkit.data.progress import ByteProgress
     from meshkit.data.writer import SKIPPED
@@ -64,8 +67,8 @@ def _prepare(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
             options.out,
             options.tokenizer,
             options.held_out,
-            column=options.column,
-            workers=options.workers,
+            column=COLUMN if options.column is None else options.column,
+            workers=len(os.sched_getaffinity(0)) if options.workers is None else options.workers,
             skip_corrupt=options.skip_corrupt,
             report=progress,
         )
@@ -85,7 +88,12 @@ def _prepare_chat(options: argparse.Namespace) -> int:
     from meshkit.data import chat
 
     summary = chat.prepare(
-        options.text, options.out, options.tokenizer, options.sequence, options.held_out, options.skip_corrupt
+        options.text,
+        options.out,
+        options.tokenizer,
+        chat.SEQUENCE if options.sequence is None else options.sequence,
+        options.held_out,
+        options.skip_corrupt,
     )
     for sentence in summary.skipped:
         print(f"skipped: {sentence}", file=sys.stderr)

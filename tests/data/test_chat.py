@@ -161,6 +161,12 @@ def test_answers_that_are_all_cut_away_are_an_error(tokenizer: Path, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("chat", [["--chat", "--workers", "0"], ["--chat", "--column", "zz"], ["--sequence", "8"]])
+def test_options_without_effect_are_refused(chat: list[str], tmp_path: Path, capsys: Any) -> None:
+    assert main(["data", "prepare", "chats.jsonl", "--out", str(tmp_path / "out"), *chat]) == 1
+    assert f"error: {' '.join(chat[-2:])} has no effect with" in capsys.readouterr().err
+
+
 def test_settings_out_of_range_are_named(tokenizer: Path, tmp_path: Path) -> None:
     text = write(tmp_path, [{"messages": turn("w1", "w2")}] * 2)
     for sequence, share, said in ((0, 0.1, "--sequence 0"), (-3, 0.1, "--sequence -3"), (SEQUENCE, 2, "held_out = 2")):
