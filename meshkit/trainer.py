@@ -26,7 +26,7 @@ from meshkit.checkpoint.store import Checkpoints, History
 from meshkit.config import NEVER, RunConfig, load
 from meshkit.data.loader import Loader
 from meshkit.data.sources import UserDataset, open_sources
-from meshkit.errors import MeshkitError
+from meshkit.errors import MeshkitError, counted
 from meshkit.mesh import build
 from meshkit.metrics import MetricsWriter, Progress
 from meshkit.pipeline.vocab import TokenLoss
@@ -81,8 +81,8 @@ def train(
     A run whose folder holds checkpoints goes on from the newest (see the config key `resume`). After a SIGTERM it
     saves, and returns what it has.
 
-    Raises MeshkitError for anything the user can mend, and when MAX_SKIPPED steps in a row had gradients
-    that are not finite.
+    Raises MeshkitError for anything the user can mend, when MAX_SKIPPED steps in a row had gradients that are not
+    finite, and at the end of a run none of whose steps had a target.
     """
     if isinstance(model, Mapping):
         model, overrides["model"] = None, model
@@ -177,6 +177,8 @@ class _Run:
     def __post_init__(self) -> None:
         self.number = self.beginning.step
         self.history: History = list(self.beginning.history)
+        self.taught = any(record["target_tokens"] for record in self.history)
+        self.empty = 0  # steps without a target, since the last record
         # All at once: a rate computed on the device later would wait for the step that runs there.
         rate = optimizer.learning_rate(self.config.optimizer, self.config.steps)
         self.rates = np.asarray(jax.vmap(rate)(jnp.arange(self.config.steps)))
@@ -251,10 +253,16 @@ class _Run:
             self.progress.note(
                 f"step {number} is skipped, its gradients are not finite: {int(values['skipped_total'])} so far"
             )
+        self.taught |= values["target_tokens"] > 0
+        self.empty += not values["target_tokens"]
         if evaluate is None and not self._logging_is_due(number):
             return
-        if not values["target_tokens"]:
-            self.progress.note(f"warning: step {number} had no target, its weights are all 0: it taught nothing")
+        if self.empty:
+            self.progress.note(
+                f"warning: up to step {number}, {counted(self.empty, 'step')} had no target, all weights are 0: "
+                "nothing was learned there"
+            )
+            self.empty = 0
         values["learning_rate"] = float(self.rates[number - 1])
         values["tokens_per_second"] = self._throughput(number)
         if evaluate is not None:
@@ -271,6 +279,11 @@ class _Run:
         except OSError as error:  # as with a checkpoint, which holds them too: training goes on
             self.progress.note(f"error: the metrics of step {number} are not written yet ({error.strerror or error})")
         self.progress.update(number, values)
+        if number == self.config.steps and not self.taught:
+            raise MeshkitError(
+                f"none of the {number} steps had a target, the weights of the data are all 0: nothing was learned, and "
+                "nothing is saved: look at the data"
+            )
         self.clock = time.perf_counter()
 
     def _save(self, state: State) -> None:

@@ -299,6 +299,30 @@ class Samples:
         return {"tokens": ids[:-1], "targets": ids[1:], "weights": np.ones(SEQUENCE)}
 
 
+class Untold(Samples):
+    """Samples without a target."""
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return super().__getitem__(index) | {"weights": np.zeros(SEQUENCE)}
+
+
+def test_a_run_that_learned_nothing_is_no_success(train: Train, tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(MeshkitError, match="none of the 4 steps had a target, .* nothing was learned"):
+        train(
+            {"dataset": lambda data, split: Untold(BATCH * 4, None)},
+            run_dir=str(tmp_path / "run"),
+            steps=4,
+            log_every=3,
+            evaluate_every=0,
+            data={"text": []},
+            model={"vocab": 53, "layers": 1},
+            mesh=mesh((8, 1, 1)),
+        )
+    said = capsys.readouterr().out
+    for number, steps in ((1, "1 step"), (3, "2 steps"), (4, "1 step")):
+        assert f"warning: up to step {number}, {steps} had no target" in said
+
+
 def infinite_at_50(logits: jax.Array, targets: jax.Array) -> jax.Array:
     return jnp.where(targets == 50, jnp.inf, cross_entropy(logits, targets))
 

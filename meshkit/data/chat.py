@@ -132,7 +132,10 @@ def targets_of(file: TokenFile, sequence: int, apart: bool) -> np.ndarray | None
             f"data.documents = 'joined': {file.folder} holds conversations, of which none shall see another: set it to "
             "'apart'"
         )
-    return np.load(file.folder / f"{file.split}.targets.npy", mmap_mode="r")
+    targets = np.load(file.folder / f"{file.split}.targets.npy", mmap_mode="r")
+    if not targets.any():
+        raise MeshkitError(f"{file.folder}: no token of its {file.split} split is part of an answer: prepare it anew")
+    return targets
 
 
 # --- lines --------------------------------------------------------------------------------------

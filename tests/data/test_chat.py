@@ -152,6 +152,10 @@ def test_a_run_learns_answers_alone(tokenizer: Path, tmp_path: Path) -> None:
             open_sources(
                 DataConfig(**{"tokens": str(tmp_path / "out"), "sequence": 12, "documents": "apart"} | changed)
             )
+    targets = tmp_path / "out" / "train.targets.npy"
+    np.save(targets, np.zeros_like(np.load(targets)))
+    with pytest.raises(MeshkitError, match="no token of its train split is part of an answer"):
+        open_sources(DataConfig(tokens=str(tmp_path / "out"), sequence=12, documents="apart"))
 
 
 def test_answers_that_are_all_cut_away_are_an_error(tokenizer: Path, tmp_path: Path) -> None:
