@@ -113,13 +113,15 @@ class Encoder:
         for mark in NUMBER.finditer(whole):
             ends.setdefault(int(mark[1]), []).append(mark.start() - taken)
             taken += len(mark[0])
-        same = NUMBER.sub("", whole) == text
+        if NUMBER.sub("", whole) != text:  # as where white space is stripped across a message that is empty
+            blank = next((f", as of message {k + 1}" for k, m in enumerate(messages) if not m["content"].strip()), "")
+            raise ValueError(f"the chat template does not show where texts end{blank}: no place of an answer is sure")
 
         def after(count: int, prompt: bool) -> int:
             """The place after the first `count` messages and the generation prompt, if any."""
             _, mark, follows = self._render(marked[:count], prompt).rpartition(f"{OPEN}{count - 1}{CLOSE}")
             places = ends.get(count - 1, []) if count else [0]
-            if not same or len(places) != 1 or bool(mark) != bool(count) or not text.startswith(follows, places[0]):
+            if len(places) != 1 or bool(mark) != bool(count) or not text.startswith(follows, places[0]):
                 what = f"what stands before message {count + 1}" if prompt else f"message {count}"
                 raise ValueError(f"the chat template writes {what} otherwise once others follow")
             return places[0] + len(follows)

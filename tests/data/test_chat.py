@@ -80,13 +80,17 @@ def learned(encoder: Encoder, messages: list[dict[str, str]]) -> str:
 
 
 def test_answers_are_found_in_the_whole_conversation(tokenizer: Path) -> None:
-    tokenizer.with_name("chat_template.jinja").write_text(THINKING)
+    beside = tokenizer.with_name("chat_template.jinja")
+    beside.write_text(THINKING)
     messages = [*turn("w1", "<think> w7 </think>w2\n"), *turn("w2", "w2"), *turn("w3", "<think> w8 </think> w4 ")]
     assert learned(Encoder.of(str(tokenizer)), messages) == (
         "<|user|> w1 <|end|> <|assistant|> [w2] [<|end|>] <|user|> w2 <|end|> <|assistant|> [w2] [<|end|>] "
         "<|user|> w3 <|end|> <|assistant|> [w20] [w4] [<|end|>]"
     )
-    tokenizer.with_name("chat_template.jinja").write_text("{% for m in messages %}{{ m.content * 2 }}{% endfor %}")
+    beside.write_text("{% for m in messages %}{{ ('w9 ' + m.content).strip() }}{% endfor %}")
+    with pytest.raises(ValueError, match="does not show where texts end, as of message 3"):
+        Encoder.of(str(tokenizer)).encode([*turn("w1", "w2"), *turn(" ", "w4")])
+    beside.write_text("{% for m in messages %}{{ m.content * 2 }}{% endfor %}")
     with pytest.raises(ValueError, match="writes what stands before message 2 otherwise"):
         Encoder.of(str(tokenizer)).encode(messages)
 
