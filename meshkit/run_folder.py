@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from meshkit.checkpoint.place import is_url
 from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.metrics import MetricsWriter, Progress
@@ -102,6 +103,8 @@ def _claim(config: RunConfig, fresh: bool) -> tuple[int, IO[str]]:
     free = (n for n in itertools.count(1) if not (_numbered(config.run_dir, n) / CONFIG_FILE).exists())
     number = next(free) if fresh else 1
     path = _numbered(config.run_dir, number)
+    if is_url(config.run_dir):
+        raise OSError("its files take a file system, and only checkpoint.folder can be a bucket")
     path.mkdir(parents=True, exist_ok=True)
     lock = _locked(path)
     values = config.model_copy(update={"run_dir": str(path)}).model_dump(exclude_none=True)

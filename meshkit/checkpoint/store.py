@@ -17,6 +17,7 @@ from orbax.checkpoint import checkpoint_managers
 from meshkit import distributed
 from meshkit.checkpoint import seal
 from meshkit.checkpoint.layout import Tree
+from meshkit.checkpoint.place import children
 from meshkit.checkpoint.record import Record
 from meshkit.config import CheckpointConfig
 from meshkit.errors import MeshkitError
@@ -141,7 +142,7 @@ class Checkpoints:
     def _clear(self) -> None:
         """Remove what failed saves left. Writes that Orbax left behind may still add to it: then at the next chance."""
         if jax.process_index() == 0:
-            others = [path for path in self.folder.iterdir() if TEMPORARY in path.name]
+            others = [path for path in children(self.folder) if TEMPORARY in path.name]
             for path in {*self._unfinished(), *others}:
                 with contextlib.suppress(OSError):
                     path.rmtree(missing_ok=True)
@@ -154,7 +155,7 @@ class Checkpoints:
     def _unfinished(self) -> list[epath.Path]:
         """The folder of the save under way: of a temporary name, or, in a bucket, not sealed yet."""
         final = self.folder / str(self.last)
-        named = [path for path in self.folder.iterdir() if path.name.startswith(f"{self.last}{TEMPORARY}")]
+        named = [path for path in children(self.folder) if path.name.startswith(f"{self.last}{TEMPORARY}")]
         return named or [final] * (final.exists() and not seal.is_sealed(final))
 
     def __enter__(self) -> Self:
