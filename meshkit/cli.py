@@ -25,7 +25,7 @@ from meshkit.data import command as data
 from meshkit.errors import MeshkitError
 from meshkit.hf import command as hf
 from meshkit.launch import command as launch
-from meshkit.launchers import ADDRESS, COUNT, NUMBER
+from meshkit.launchers import ADDRESS, COUNT, NUMBER, preempted_exit
 from meshkit.overrides import key_help, split_overrides
 from meshkit.planner import arguments as planner
 from meshkit.view import arguments as view
@@ -76,7 +76,6 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     import jax
 
-    from meshkit import preemption
     from meshkit.distributed import failing_at_once
     from meshkit.trainer import train
 
@@ -86,7 +85,7 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         print(json.dumps({"run_dir": str(result.run_dir), **result.summary}))
     if not result.saved:
         raise MeshkitError(f"the last checkpoint of {result.run_dir} could not be written: see above")
-    return preemption.exit_code() if result.preempted else 0
+    return preempted_exit() if result.preempted else 0
 
 
 def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:

@@ -53,6 +53,14 @@ class Place:
         return f"process {self.number} of {self.count} on {socket.gethostname()}"
 
 
+def preempted_exit(env: Mapping[str, str] = os.environ) -> int:
+    """The number in PREEMPTED_EXIT; 0 when it is not set. MeshkitError for one that no process can exit with."""
+    code = env.get(PREEMPTED_EXIT) or "0"
+    if not (re.fullmatch(r"[0-9]{1,3}", code) and int(code) <= 255):
+        raise MeshkitError(f"{PREEMPTED_EXIT} = {code!r}: it is an exit code, from 0 to 255")
+    return int(code)
+
+
 def find(env: Mapping[str, str] = os.environ) -> Place | None:
     """The place of this process; None: it is alone.
 

@@ -2,7 +2,6 @@
 
 import http.server
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def test_a_bucket_holds_checkpoints_as_a_folder_does(bucket: None, tmp_path: Pat
 
     (place(HOME) / "3" / "record" / "metadata").write_text("{}")
     assert main(["checkpoint", "verify", HOME]) == 1
-    assert not [name for name in os.listdir() if name.endswith(":")]
+    assert not [path for path in Path().iterdir() if path.name.endswith(":")]
 
 
 @pytest.mark.parametrize("path", ["s3://b/x", "az://b/x", "memory://x", "file:///x", "xyz://a/b", "gs://", "gs:/b/x"])
