@@ -2,18 +2,21 @@
 data | checkpoint | hf`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage, 75 a run that may go on
-when started again (`errors.RESTART`), 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
+when started again (`errors.RESTART`), 130 Ctrl-C, 141 who reads what it prints has left. With --json,
+standard output holds one JSON value and nothing else.
 
 Each command imports what it needs when it runs, so that `meshkit --help` starts no JAX. Commands about a part
 of meshkit stand in that part's `command.py`.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         overrides: dict[str, Any] = {}
         if argv[:1] in (["train"], ["verify"], ["compile"], ["eval"], ["launch"]):
             argv, overrides = split_overrides(argv)
-        options = _parser().parse_args(argv)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet_when_nobody_reads():
+            options = _parser().parse_args(argv)
             warnings.showwarning = _show_warning
             return options.run(options, overrides)
     except MeshkitError as error:
@@ -50,6 +53,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         training = argv[:1] == ["train"]
         print("interrupted" + ": steps after the last checkpoint are lost; a SIGTERM saves" * training, file=sys.stderr)
         return 130
+
+
+@contextlib.contextmanager
+def _quiet_when_nobody_reads() -> Iterator[None]:
+    """The quiet end of a command whose reader has left, as `head` does."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # it was this pipe; what is left in it would be told of once more at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(UNREAD) from None
+        raise
+
+
+UNREAD = 128 + signal.SIGPIPE
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -26,8 +26,8 @@ def start() -> None:
     """Join the other processes of the run, when the environment says that there are any (see `launchers`).
 
     Called before any device is touched; does nothing in a process that has joined already, or that is alone.
-    Raises MeshkitError for variables that cannot be or do not go together, an address that cannot work, and (LateError) processes
-    that do not come.
+    Raises MeshkitError for variables that cannot be or do not go together, an address that cannot work, and (LateError)
+    processes that do not come.
     """
     launchers.preempted_exit()  # read again as the run ends: too late for a mistake
     watchdog.seconds()

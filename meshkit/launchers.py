@@ -145,13 +145,21 @@ def _open_mpi(env: Mapping[str, str]) -> Place:
             "this Open MPI does not say where process 0 is: pass mpirun -x JAX_COORDINATOR_ADDRESS=HOST:PORT, the "
             "first host of the job and a free port, and -x JAX_NUM_PROCESSES; or start the run by `meshkit launch`"
         )
-    count, locals_ = int(env["OMPI_COMM_WORLD_SIZE"]), int(env["OMPI_COMM_WORLD_LOCAL_SIZE"])
+    values = {name: env.get(f"OMPI_COMM_WORLD_{name}", "") for name in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")}
+    numbers = [int(value) if value.isdecimal() else -1 for value in (*values.values(), job)]
+    count, rank, locals_, local, job_number = numbers
+    if not (0 <= rank < count and 0 <= local < locals_ <= count and job_number >= 0):
+        said = ", ".join(f"OMPI_COMM_WORLD_{name} = {value!r}" for name, value in values.items())
+        raise MeshkitError(
+            f"{said}: not the numbers of `mpirun`, which sets all four, each rank less than its size: start the run by "
+            "mpirun, or unset OMPI_COMM_WORLD_RANK to run alone"
+        )
     return Place(
-        int(env["OMPI_COMM_WORLD_RANK"]),
+        rank,
         count,
-        f"{host[1]}:{_port(env, int(job) >> 12)}",
+        f"{host[1]}:{_port(env, job_number >> 12)}",
         hosts=-(-count // locals_),
-        devices=_own_device(env, int(env["OMPI_COMM_WORLD_LOCAL_RANK"]), locals_),
+        devices=_own_device(env, local, locals_),
     )
 
 

@@ -78,7 +78,10 @@ def steps_of(folder: epath.Path) -> list[int]:
 
 
 def address(path: str, said: str = "") -> epath.Path:
-    """The checkpoint that a user means by `path`: itself, the newest of its folder, or of its run. said: as in `place`."""
+    """The checkpoint that a user means by `path`: itself, the newest of its folder, or of its run.
+
+    said: as for `place`.
+    """
     folder = place(path, said)
     if (folder / "record").is_dir():
         return folder

@@ -1,4 +1,4 @@
-"""Where checkpoints can be: a folder of a file system, or of Google Cloud Storage. Orbax writes arrays to no other bucket."""
+"""Where checkpoints can be: in a file system, or in Google Cloud Storage. Orbax writes arrays to no other bucket."""
 
 import importlib.util
 import re

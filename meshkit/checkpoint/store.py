@@ -1,8 +1,10 @@
 """The checkpoints of a run: saved in the background while training goes on, kept by rule, found whole or refused."""
 
 import contextlib
+import errno
 import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -75,9 +77,13 @@ class Checkpoints:
             ),
         )
         try:
+            if folder.exists() and not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             self._manager = ocp.CheckpointManager(folder, options=options)
         except OSError as error:
-            raise MeshkitError(f"{folder}: no checkpoint can be written there ({error.strerror or error})") from None
+            raise MeshkitError(
+                f"{folder}: no checkpoint can be written there ({error.strerror or error}): choose another folder"
+            ) from None
 
     def due(self, step: int, logged: bool) -> bool:
         """Whether `every` or `keep` ask for a checkpoint of `step`. logged: its metrics are read anyway."""
