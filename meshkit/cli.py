@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import select
 import signal
 import sys
 import warnings
@@ -64,12 +65,12 @@ def _quiet_when_nobody_reads() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:  # it was this pipe; what is left in it would be told of once more at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise SystemExit(UNREAD) from None
-        raise
+        output = select.poll()
+        output.register(1, 0)
+        if not output.poll(0):  # another pipe broke
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left at exit
+        raise SystemExit(UNREAD) from None
 
 
 UNREAD = 128 + signal.SIGPIPE
