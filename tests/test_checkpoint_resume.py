@@ -1,5 +1,7 @@
 """An interrupted run goes on as if it had not been: what is restored, refused, kept, repaired and said."""
 
+import asyncio
+import gc
 import json
 import resource
 import shutil
@@ -332,8 +334,20 @@ def test_a_full_disk_stops_no_training(
         assert seal.damage(epath.Path(tmp_path / "run" / "checkpoints" / step)) == []
     out, err = capfd.readouterr()
     assert "error: the checkpoint of step 8 could not be written" in out
-    assert "training goes on; the one of step 4 is whole" in out
+    assert f"to {tmp_path}/run/checkpoints; the one of step 4 is whole. The reason: " in out
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("ABORTED")])
+def test_what_a_failed_save_leaves_behind_says_nothing_more(error: Exception, caplog: Any) -> None:
+    """Orbax's tasks whose errors nobody asks for: asyncio would show each with a traceback."""
+
+    async def left() -> None:
+        asyncio.get_running_loop().create_future().set_exception(error)
+
+    asyncio.run(left())
+    gc.collect()
+    assert caplog.records == []
 
 
 def test_a_run_whose_last_checkpoint_fails_says_so_and_returns_its_state(
@@ -467,8 +481,11 @@ def test_convert_copies_casts_and_refuses(whole: Result, tmp_path: Path, capfd: 
     assert half["holds"] == "weights"
     assert half["arrays"] == {name: ["bfloat16", shape] for name, (_, shape) in arrays.items() if "params/" in name}
     assert output(capfd, "verify", str(tmp_path / "half"))["ok"]
+    (tmp_path / "file").write_text("")
     for wrong, message in (
         (["convert", source, "--out", str(tmp_path / "half")], "holds checkpoints already"),
+        (["convert", source, "--out", str(tmp_path / "file")], "file: no checkpoint can be written there (Not a dir"),
+        (["convert", source, "--out", source], "holds checkpoints already"),
         (["convert", source, "--out", str(tmp_path / "new"), "--dtype", "bfloat16"], "takes --weights"),
         (["show", str(tmp_path)], "no checkpoint, no folder of checkpoints and no run"),
     ):

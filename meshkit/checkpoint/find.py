@@ -94,6 +94,17 @@ def address(path: str, said: str = "") -> epath.Path:
     raise MeshkitError(f"{path}: no checkpoint, no folder of checkpoints and no run that has any{found}")
 
 
+def free(path: str, said: str) -> epath.Path:
+    """The place that a user means by `path`, for checkpoints that belong to none there. said: as for `place`.
+
+    Raises MeshkitError where there are any, or a run has its own inside, which these would hide.
+    """
+    folder = place(path, said)
+    if steps_of(folder) or steps_of(folder / FOLDER):
+        raise MeshkitError(f"{said}: holds checkpoints already: choose another folder, or remove it first")
+    return folder
+
+
 def newest_whole(folder: epath.Path, note: Note) -> epath.Path | None:
     """The newest checkpoint of `folder` that is whole; None when it holds no checkpoint.
 

@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from meshkit.checkpoint import seal
-from meshkit.checkpoint.find import Origin, address, few, steps_of
+from meshkit.checkpoint.find import Origin, address, few, free, steps_of
 from meshkit.checkpoint.layout import tree_of
 from meshkit.checkpoint.place import place
 from meshkit.checkpoint.record import Record
@@ -71,9 +71,7 @@ def convert(path: str, out: str, weights: bool, dtype: str | None) -> epath.Path
         raise MeshkitError(f"{folder} is damaged: {few(wrong)}")
     record = Record.read(folder)
     names = [name for name in arrays_of(folder) if not weights or name[0] == "params"]
-    target = place(out, f"--out {out}")
-    if steps_of(target):
-        raise MeshkitError(f"--out {out}: holds checkpoints already: choose another folder, or remove it first")
+    target = free(out, f"--out {out}")
     state = _on_host(folder, names, dtype)
     record = dataclasses.replace(record, holds="weights" if weights else record.holds)
     notes: list[str] = []

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -30,11 +31,11 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 SECONDS = 4 * 3600
 """A save may take so long before it is given up; training goes on meanwhile."""
 
-# Orbax logs tracebacks of what is said here in a sentence, itself and through asyncio, whose tasks it leaves.
+# Orbax logs tracebacks of what is said here in a sentence, itself and through asyncio, whose tasks it leaves: nothing
+# else in meshkit has any.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
-logging.getLogger("asyncio").addFilter(
-    lambda record: not (record.exc_info and TEMPORARY in str(record.exc_info[1])),
-)
+logging.getLogger("asyncio").addFilter(lambda record: "exception was never retrieved" not in record.getMessage())
+warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
 _show_unraisable = sys.unraisablehook
 
@@ -138,10 +139,10 @@ class Checkpoints:
 
     def _failed(self, error: Exception) -> None:
         self._shown = self.last
-        left = f"the one of step {self.whole} is whole" if self.whole is not None else "there is none of this run yet"
+        left = f"the one of step {self.whole} is whole" if self.whole is not None else "there is none before it"
         self._note(
-            f"error: the checkpoint of step {self.last} could not be written to {self.folder}: training goes on; "
-            f"{left}. The reason: {_reason(error)}"
+            f"error: the checkpoint of step {self.last} could not be written to {self.folder}; {left}. "
+            f"The reason: {_reason(error)}"
         )
         self._clear()
 
