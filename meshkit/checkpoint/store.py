@@ -134,6 +134,9 @@ class Checkpoints:
             self._failed(error)
             return
         self._shown = self.whole = self.last
+        if jax.process_index() == 0:
+            with contextlib.suppress(OSError):  # a disk that is full now: what training goes on from is sealed
+                seal.seal_commit(self.folder / str(self.last))
         seconds = time.monotonic() - self._began
         self._note(f"checkpoint of step {self.last} saved to {self.folder / str(self.last)} in {seconds:.1f} s")
 
