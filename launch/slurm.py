@@ -34,6 +34,9 @@ class Wishes:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for option in self.options:
+            if not re.fullmatch(r"--?[A-Za-z].*", option):
+                raise MeshkitError(f"--sbatch={option}: it is an option of sbatch, as --sbatch=--account=me")
         if self.time is not None and not re.fullmatch(TIME, self.time):
             raise MeshkitError(
                 f"--time {self.time!r}: SLURM takes MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, "

@@ -117,6 +117,8 @@ def test_preemptions_do_not_use_up_restarts(written: Any, tmp_path: Path) -> Non
         (["--nodes", "8", "--gpus-per-node", "8", "--elastic", "16", "--restarts", "1"], "--elastic 16: write min=N"),
         (["--nodes", "8", "--gpus-per-node", "8", "--elastic", "min=16"], "--elastic needs --restarts N"),
         (["--nodes", "8", "--gpus-per-node", "8", "--restarts", "1", "--resume", "never"], "set resume = 'auto'"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--elastic", "min=99"], "8 nodes of 8 have 64 devices: choose from"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--sbatch=bogus"], "--sbatch=bogus: it is an option of sbatch, as"),
         (["--nodes", "3", "--devices", "8"], "devices = 8 do not split over --nodes 3"),
         (["--nodes", "8", "--gpus-per-node", "8", "--name", 'a"b'], "sbatch cannot read quotes"),
         (["--nodes", "8", "--gpus-per-node", "-8"], "--gpus-per-node -8: it is at least 1"),
