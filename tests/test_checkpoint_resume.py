@@ -1,6 +1,7 @@
 """An interrupted run goes on as if it had not been: what is restored, refused, kept, repaired and said."""
 
 import asyncio
+import fcntl
 import gc
 import json
 import resource
@@ -18,7 +19,7 @@ import pytest
 from etils import epath
 
 import meshkit
-from meshkit import assemble, trainer
+from meshkit import assemble, run_folder, trainer
 from meshkit.checkpoint import find, seal, store
 from meshkit.checkpoint.record import Record
 from meshkit.cli import main
@@ -282,6 +283,15 @@ def test_a_commit_that_was_not_sealed_is_no_damage(train: Train, cut: Path, whol
     for name in seal.OF_ORBAX:
         (cut / "checkpoints" / "8" / name).unlink()
     assert_goes_on_like(train(cut), whole)
+
+
+def test_what_another_run_is_writing_is_not_judged(train: Train, cut: Path) -> None:
+    (cut / "checkpoints" / "8" / seal.MANIFEST).unlink()
+    with (cut / run_folder.LOCK_FILE).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(MeshkitError, match="trains there, and two runs would mix their files"):
+            train(cut)
+    assert saved(cut) == [4, 8]
 
 
 def test_a_checkpoint_under_the_name_of_another_step_is_not_taken(cut: Path) -> None:
