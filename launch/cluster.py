@@ -74,8 +74,10 @@ def overrides_on(nodes: Nodes, overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {**overrides, **({"devices": nodes.devices // nodes.processes} if nodes.simulated else {})}
 
 
-def check_restarts(config: RunConfig, restarts: int) -> None:
-    """A restart goes on from a checkpoint."""
+def check_restarts(config: RunConfig, restarts: int, least: int | None) -> None:
+    """A restart goes on from a checkpoint, and `--elastic` (least: of devices) is for restarts; else MeshkitError."""
+    if least is not None and not restarts:
+        raise MeshkitError("--elastic needs --restarts N: it chooses the mesh of a restart")
     if restarts and config.resume == NEVER:
         raise MeshkitError("resume = 'never' and --restarts: every restart would begin anew; set resume = 'auto'")
 

@@ -101,7 +101,7 @@ def _slurm(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     nodes, config = cluster.nodes(
         load(options.config, overrides), options.nodes, options.gpus_per_node, options.per, _least(options)
     )
-    cluster.check_restarts(config, options.restarts)
+    cluster.check_restarts(config, options.restarts, _least(options))
     name = options.name or Path(options.config).stem
     wishes = slurm.Wishes(name, options.time, options.grace, options.restarts, tuple(options.sbatch))
     own = cluster.overrides_on(nodes, dotted(overrides))
@@ -124,7 +124,7 @@ def _k8s(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     nodes, config = cluster.nodes(
         load(options.config, overrides), options.nodes, options.gpus_per_node, "node", _least(options)
     )
-    cluster.check_restarts(config, options.restarts)
+    cluster.check_restarts(config, options.restarts, _least(options))
     name = options.name or re.sub(r"[^a-z0-9-]", "-", Path(options.config).stem.lower()).strip("-")
     wishes = k8s.Wishes(name, options.image, options.claim, options.grace, options.restarts)
     text = k8s.manifests(options.config, config, cluster.overrides_on(nodes, dotted(overrides)), nodes, wishes)
@@ -168,11 +168,14 @@ def _pod(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _write(text: str, options: argparse.Namespace, config: RunConfig, name: str) -> Path:
     """Show a script, and write it down."""
     file = options.out or Path(config.run_dir) / name
+    new = options.out is not None and not file.parent.exists()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise MeshkitError(f"{file}: cannot be written ({error.strerror}): choose another place with --out") from None
+    if new:
+        print(f"--out {file}: a new folder, {file.parent}", file=sys.stderr)
     if not options.json:
         print(text)
     return file
@@ -190,6 +193,4 @@ def _least(options: argparse.Namespace) -> int | None:
     match = re.fullmatch(r"min=([1-9]\d*)", options.elastic)
     if match is None:
         raise MeshkitError(f"--elastic {options.elastic}: write min=N, the fewest devices to go on with")
-    if not options.restarts:
-        raise MeshkitError("--elastic needs --restarts N: it chooses the mesh of a restart")
     return int(match[1])

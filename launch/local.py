@@ -71,7 +71,6 @@ def _share(config: RunConfig, processes: int) -> int:
 
 def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
     """Start `job`, again up to `restarts` times; its exit code. least: of devices, to go on with fewer; None: never."""
-    check_restarts(job.config, restarts)
     if least is not None and job.devices is None:
         raise MeshkitError("--elastic: one process with all devices of the machine has none to lose: leave it out")
     if least is not None and job.devices is not None and least > job.processes * job.devices:
@@ -79,6 +78,7 @@ def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
             f"--elastic min={least}: {counted(job.processes, 'process')} of {job.devices} have "
             f"{job.processes * job.devices} devices: choose from 1 to {job.processes * job.devices}"
         )
+    check_restarts(job.config, restarts, least)
     with Supervisor(grace, say) as supervisor:
         for left in range(restarts, -1, -1):
             begun = time.monotonic()

@@ -34,6 +34,9 @@ class Wishes:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for option in self.options:
+            if not re.fullmatch(r"--?[A-Za-z].*", option):
+                raise MeshkitError(f"--sbatch={option}: it is an option of sbatch, as --sbatch=--account=me")
         if self.time is not None and not re.fullmatch(TIME, self.time):
             raise MeshkitError(
                 f"--time {self.time!r}: SLURM takes MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, "
@@ -85,8 +88,14 @@ cd {folder} || exit 1
 {exports}
 {fit}
 # SLURM tells this shell when the time is nearly over or the job is preempted (and `scancel -b -s TERM JOB` does):
-# it tells the run, whose processes agree on a step, save it and end.
-trap 'asked=yes; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
+# it tells the run, whose processes agree on a step, save it and end. A job that is over already (plain `scancel JOB`,
+# `scontrol requeue JOB`) is no longer RUNNING then: SLURM has told the run, and does itself what was asked for.
+asked=no
+told() {{
+    [ "$asked" != no ] || asked=$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")
+    [ "$asked" != RUNNING ] || scancel --signal=TERM "$SLURM_JOB_ID"
+}}
+trap told TERM
 
 # Process 0 writes process-0.log, the one to read; what another has to say stands in its own.
 srun {nodes}--kill-on-bad-exit=0 --wait={wait} --open-mode=append --output={output} \\
@@ -102,8 +111,8 @@ done
 # place in the queue, from the last checkpoint. 1: a mistake that a restart would meet again. Each crash is a line of a
 # file: SLURM's own count of restarts would have those after a preemption in it.
 crashes={crashes}-$SLURM_JOB_ID
-if [ $code -ge {restart} ]; then
-    [ "${{asked:-}}" = yes ] || echo "ended with $code" >>"$crashes"
+if [ $code -ge {restart} ] && [[ $asked = no || $asked = RUNNING ]]; then
+    [ $asked = RUNNING ] || echo "ended with $code" >>"$crashes"
     if [ ! -e "$crashes" ] || [ "$(wc -l <"$crashes")" -le {restarts} ]; then
         echo "the run ended with $code: requeue after ${{SLURM_RESTART_COUNT:-0}} restarts"
         scontrol requeue "$SLURM_JOB_ID"

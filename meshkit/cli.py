@@ -2,18 +2,22 @@
 data | checkpoint | hf`.
 
 Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage, 75 a run that may go on
-when started again (`errors.RESTART`), 130 Ctrl-C. With --json, standard output holds one JSON value and nothing else.
+when started again (`errors.RESTART`), 130 Ctrl-C, 141 who reads what it prints has left. With --json,
+standard output holds one JSON value and nothing else.
 
 Each command imports what it needs when it runs, so that `meshkit --help` starts no JAX. Commands about a part
 of meshkit stand in that part's `command.py`.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import select
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +29,7 @@ from meshkit.data import command as data
 from meshkit.errors import MeshkitError
 from meshkit.hf import command as hf
 from meshkit.launch import command as launch
-from meshkit.launchers import ADDRESS, COUNT, NUMBER
+from meshkit.launchers import ADDRESS, COUNT, NUMBER, preempted_exit
 from meshkit.overrides import key_help, split_overrides
 from meshkit.planner import arguments as planner
 from meshkit.view import arguments as view
@@ -39,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         overrides: dict[str, Any] = {}
         if argv[:1] in (["train"], ["verify"], ["compile"], ["eval"], ["launch"]):
             argv, overrides = split_overrides(argv)
-        options = _parser().parse_args(argv)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet_when_nobody_reads():
+            options = _parser().parse_args(argv)
             warnings.showwarning = _show_warning
             return options.run(options, overrides)
     except MeshkitError as error:
@@ -50,6 +54,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         training = argv[:1] == ["train"]
         print("interrupted" + ": steps after the last checkpoint are lost; a SIGTERM saves" * training, file=sys.stderr)
         return 130
+
+
+@contextlib.contextmanager
+def _quiet_when_nobody_reads() -> Iterator[None]:
+    """The quiet end of a command whose reader has left, as `head` does."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        output = select.poll()
+        output.register(1, 0)
+        if not output.poll(0):  # another pipe broke
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left at exit
+        raise SystemExit(UNREAD) from None
+
+
+UNREAD = 128 + signal.SIGPIPE
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -76,7 +100,6 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     import jax
 
-    from meshkit import preemption
     from meshkit.distributed import failing_at_once
     from meshkit.trainer import train
 
@@ -86,7 +109,7 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         print(json.dumps({"run_dir": str(result.run_dir), **result.summary}))
     if not result.saved:
         raise MeshkitError(f"the last checkpoint of {result.run_dir} could not be written: see above")
-    return preemption.exit_code() if result.preempted else 0
+    return preempted_exit() if result.preempted else 0
 
 
 def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:

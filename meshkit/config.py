@@ -168,9 +168,7 @@ class DataConfig(Section):
 class CheckpointConfig(Section):
     """When the state of a run is saved, where to, and which of the saved stay."""
 
-    folder: str | None = Field(
-        None, description="Folder or bucket (gs://…, s3://…) of the checkpoints; absent: in run_dir."
-    )
+    folder: str | None = Field(None, description="Folder, or bucket (gs://…), of the checkpoints; absent: in run_dir.")
     every: list[str] = Field(
         ["30 min"], description="When to save, besides the end and a SIGTERM: 'N steps', 'N min', or both."
     )

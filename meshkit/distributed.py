@@ -12,7 +12,7 @@ import numpy as np
 from jax._src import distributed as runtime  # the one way to the store that the processes share
 from jax.experimental import multihost_utils
 
-from meshkit import launchers, rendezvous
+from meshkit import launchers, rendezvous, watchdog
 from meshkit.errors import RESTART, MeshkitError
 
 HEARTBEAT_SECONDS = 10
@@ -26,9 +26,11 @@ def start() -> None:
     """Join the other processes of the run, when the environment says that there are any (see `launchers`).
 
     Called before any device is touched; does nothing in a process that has joined already, or that is alone.
-    Raises MeshkitError for variables that do not go together, an address that cannot work, and (LateError) processes
-    that do not come.
+    Raises MeshkitError for variables that cannot be or do not go together, an address that cannot work, and (LateError)
+    processes that do not come.
     """
+    launchers.preempted_exit()  # read again as the run ends: too late for a mistake
+    watchdog.seconds()
     if jax.distributed.is_initialized():
         return
     place = launchers.find()

@@ -53,6 +53,14 @@ class Place:
         return f"process {self.number} of {self.count} on {socket.gethostname()}"
 
 
+def preempted_exit(env: Mapping[str, str] = os.environ) -> int:
+    """The number in PREEMPTED_EXIT; 0 when it is not set. MeshkitError for one that no process can exit with."""
+    code = env.get(PREEMPTED_EXIT) or "0"
+    if not (re.fullmatch(r"[0-9]{1,3}", code) and int(code) <= 255):
+        raise MeshkitError(f"{PREEMPTED_EXIT} = {code!r}: it is an exit code, from 0 to 255")
+    return int(code)
+
+
 def find(env: Mapping[str, str] = os.environ) -> Place | None:
     """The place of this process; None: it is alone.
 
@@ -137,13 +145,21 @@ def _open_mpi(env: Mapping[str, str]) -> Place:
             "this Open MPI does not say where process 0 is: pass mpirun -x JAX_COORDINATOR_ADDRESS=HOST:PORT, the "
             "first host of the job and a free port, and -x JAX_NUM_PROCESSES; or start the run by `meshkit launch`"
         )
-    count, locals_ = int(env["OMPI_COMM_WORLD_SIZE"]), int(env["OMPI_COMM_WORLD_LOCAL_SIZE"])
+    values = {name: env.get(f"OMPI_COMM_WORLD_{name}", "") for name in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")}
+    numbers = [int(value) if value.isdecimal() else -1 for value in (*values.values(), job)]
+    count, rank, locals_, local, job_number = numbers
+    if not (0 <= rank < count and 0 <= local < locals_ <= count and job_number >= 0):
+        said = ", ".join(f"OMPI_COMM_WORLD_{name} = {value!r}" for name, value in values.items())
+        raise MeshkitError(
+            f"{said}: not the numbers of `mpirun`, which sets all four, each rank less than its size: start the run by "
+            "mpirun, or unset OMPI_COMM_WORLD_RANK to run alone"
+        )
     return Place(
-        int(env["OMPI_COMM_WORLD_RANK"]),
+        rank,
         count,
-        f"{host[1]}:{_port(env, int(job) >> 12)}",
+        f"{host[1]}:{_port(env, job_number >> 12)}",
         hosts=-(-count // locals_),
-        devices=_own_device(env, int(env["OMPI_COMM_WORLD_LOCAL_RANK"]), locals_),
+        devices=_own_device(env, local, locals_),
     )
 
 

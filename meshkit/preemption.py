@@ -1,6 +1,5 @@
 """Whether the run's machines are about to be taken away: a SIGTERM came, to any of its processes."""
 
-import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -8,8 +7,6 @@ from typing import Any, Self
 
 import jax
 from jax.experimental import multihost_utils
-
-from meshkit.launchers import PREEMPTED_EXIT
 
 
 class Preemption:
@@ -44,8 +41,3 @@ class Preemption:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
-
-
-def exit_code() -> int:
-    """Of a run that a SIGTERM ended."""
-    return int(os.environ.get(PREEMPTED_EXIT) or 0)

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import ipaddress
-import os
 import socket
 import sys
 import threading
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from meshkit.errors import MeshkitError
-from meshkit.launchers import ADDRESS, PREEMPTED_EXIT, Place
+from meshkit.launchers import ADDRESS, Place, preempted_exit
 
 JOIN_SECONDS = 300
 """Processes that are not there after this are not waited for any longer."""
@@ -30,7 +29,7 @@ class LateError(MeshkitError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.exit_code = int(os.environ.get(PREEMPTED_EXIT) or 0) or 1
+        self.exit_code = preempted_exit() or 1
 
 
 def check(place: Place) -> None:

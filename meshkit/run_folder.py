@@ -7,7 +7,7 @@ import itertools
 import os
 import socket
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from meshkit.config import RunConfig
+from meshkit.checkpoint.place import is_url
+from meshkit.config import NEVER, RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.metrics import MetricsWriter, Progress
 
@@ -41,23 +42,14 @@ class RunFolder:
     lock: IO[str] | None
 
     @classmethod
-    def create(cls, config: RunConfig, fresh: bool) -> Self:
+    def create(cls, config: RunConfig, fresh: bool, lock: IO[str] | None = None) -> Self:
         """The folder named by `run_dir`, made if need be; if `fresh`, numbered beside one that holds a run.
 
-        The resolved config is written there. Raises MeshkitError when it cannot be, or another run is at work there.
+        lock: its own, if `reserved` has it already. The resolved config is written there. Raises MeshkitError when it
+        cannot be, or another run is at work there.
         """
-        mine, number, lock = jax.process_index() == 0, FAILED, None
-        reason = "cannot be written (see the message of process 0)"
-        if mine:
-            try:
-                number, lock = _claim(config, fresh)
-            except OSError as error:
-                reason = f"cannot be written ({error.strerror})" if error.strerror else str(error)
-        # Process 0 tells all others which folder it is, or that there is none and they must stop too.
-        number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
-        if number == FAILED:
-            raise MeshkitError(f"run_dir = {config.run_dir!r}: {reason}: choose another folder")
-        return cls(_numbered(config.run_dir, number), mine, lock)
+        number, lock = _in_process_0(config, lambda: _claim(config, fresh, lock))
+        return cls(_numbered(config.run_dir, number), jax.process_index() == 0, lock)
 
     def __enter__(self) -> Self:
         return self
@@ -85,6 +77,19 @@ class RunFolder:
         Console().print(table)
 
 
+@contextlib.contextmanager
+def reserved(config: RunConfig) -> Iterator[IO[str] | None]:
+    """The lock of a run that goes on, held from before its checkpoints are read: another could be writing them.
+
+    None where no run is there yet, or in processes other than 0. Raises MeshkitError when another is at work there.
+    """
+    path = Path(config.run_dir)
+    there = lambda: config.resume != NEVER and (path / CONFIG_FILE).exists()
+    _, lock = _in_process_0(config, lambda: (1, _locked(path) if there() else None))
+    with lock or contextlib.nullcontext():
+        yield lock
+
+
 def note(text: str) -> None:
     """A line on the screen of process 0, before there is a Progress."""
     if jax.process_index() == 0:
@@ -93,8 +98,25 @@ def note(text: str) -> None:
 
 FAILED = 0
 
+Lock = IO[str] | None
 
-def _claim(config: RunConfig, fresh: bool) -> tuple[int, IO[str]]:
+
+def _in_process_0(config: RunConfig, claim: Callable[[], tuple[int, Lock]]) -> tuple[int, Lock]:
+    """What `claim` returns there, and the same number in all processes; MeshkitError in all when it raises OSError."""
+    number, lock, reason = FAILED, None, "cannot be written (see the message of process 0)"
+    if jax.process_index() == 0:
+        try:
+            number, lock = claim()
+        except OSError as error:
+            reason = f"cannot be written ({error.strerror})" if error.strerror else str(error)
+    # Process 0 tells all others which folder it is, or that there is none and they must stop too.
+    number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+    if number == FAILED:
+        raise MeshkitError(f"run_dir = {config.run_dir!r}: {reason}: choose another folder")
+    return number, lock
+
+
+def _claim(config: RunConfig, fresh: bool, lock: Lock) -> tuple[int, IO[str]]:
     """Make the folder with the config in it, the first that holds no run yet if `fresh`.
 
     Returns its number, and its lock.
@@ -102,8 +124,10 @@ def _claim(config: RunConfig, fresh: bool) -> tuple[int, IO[str]]:
     free = (n for n in itertools.count(1) if not (_numbered(config.run_dir, n) / CONFIG_FILE).exists())
     number = next(free) if fresh else 1
     path = _numbered(config.run_dir, number)
+    if is_url(config.run_dir):
+        raise OSError("its files take a file system, and only checkpoint.folder can be a bucket")
     path.mkdir(parents=True, exist_ok=True)
-    lock = _locked(path)
+    lock = lock or _locked(path)
     values = config.model_copy(update={"run_dir": str(path)}).model_dump(exclude_none=True)
     (path / CONFIG_FILE).write_text(tomli_w.dumps(values), encoding="utf-8")
     return number, lock

@@ -110,28 +110,29 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
     config = config.model_copy(update={"mesh": step.config.mesh})  # no axis is -1 any more
     layout = Layout(step)
     record = of_run(config, assemble.model_sizes(config, sources.vocab), sources.identity)
-    beginning = begin(config, layout, record, run_folder.note)
-    profiler.check(config.steps - beginning.step, profile)
-    with (
-        _loader(step, mesh, sources.train, config.seed, beginning.samples) as batches,
-        _loader(step, mesh, sources.held_out, EVALUATION_SEED) as held_out,
-    ):
-        # Made last: a config that cannot run leaves no folder behind.
-        folder = RunFolder.create(config, fresh=config.resume == NEVER)
+    with run_folder.reserved(config) as lock:
+        beginning = begin(config, layout, record, run_folder.note)
+        profiler.check(config.steps - beginning.step, profile)
         with (
-            folder,
-            folder.metrics(beginning.history) as writer,
-            folder.progress(config.steps, beginning.step) as progress,
-            Checkpoints(home(config, folder.path), config.checkpoint, progress.note, beginning.own) as checkpoints,
-            Preemption() as preemption,
-            Watchdog(folder.path, distributed.process(), jax.process_index()) as watchdog,
+            _loader(step, mesh, sources.train, config.seed, beginning.samples) as batches,
+            _loader(step, mesh, sources.held_out, EVALUATION_SEED) as held_out,
         ):
-            for line in report.opening(step, sources):
-                progress.note(line)
-            recorder = Profiler(folder.path / profiler.FOLDER, profile, beginning.step)
-            watchers = writer, progress, checkpoints, preemption, recorder, watchdog
-            run = _Run(config, step, layout, record, beginning, batches, held_out, *watchers)
-            state = run.loop()
+            # Made last: a config that cannot run leaves no folder behind.
+            folder = RunFolder.create(config, fresh=config.resume == NEVER, lock=lock)
+            with (
+                folder,
+                folder.metrics(beginning.history) as writer,
+                folder.progress(config.steps, beginning.step) as progress,
+                Checkpoints(home(config, folder.path), config.checkpoint, progress.note, beginning.own) as checkpoints,
+                Preemption() as preemption,
+                Watchdog(folder.path, distributed.process(), jax.process_index()) as watchdog,
+            ):
+                for line in report.opening(step, sources):
+                    progress.note(line)
+                recorder = Profiler(folder.path / profiler.FOLDER, profile, beginning.step)
+                watchers = writer, progress, checkpoints, preemption, recorder, watchdog
+                run = _Run(config, step, layout, record, beginning, batches, held_out, *watchers)
+                state = run.loop()
     summary = report.summary(step, run.compiled, run.history, run.number, sources, folder.path)
     if recorder.done:
         summary |= recorder.report(step, run.compiled)

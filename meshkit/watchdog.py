@@ -5,7 +5,9 @@ join or for a file that a server does not give, is noticed by nobody else.
 """
 
 import collections
+import contextlib
 import faulthandler
+import math
 import os
 import statistics
 import sys
@@ -38,7 +40,7 @@ class Watchdog:
 
     def __init__(self, folder: Path, name: str, number: int, floor: float | None = None) -> None:
         self._file, self._name = folder / f"hang-{number}.txt", name
-        self._floor = _floor() if floor is None else floor
+        self._floor = seconds() if floor is None else floor
         self._lock = threading.Lock()
         self._seconds: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
         self._step, self._finished_at = 0, 0.0
@@ -102,9 +104,10 @@ class Watchdog:
         self._end.set()
 
 
-def _floor() -> float:
+def seconds() -> float:
+    """The floor that the environment sets; MeshkitError for one that is no number of seconds."""
     text = os.environ.get(VARIABLE) or str(FLOOR)
-    try:
-        return float(text)
-    except ValueError:
-        raise MeshkitError(f"{VARIABLE} = {text!r}: it is a number of seconds, or 0 for no watchdog") from None
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise MeshkitError(f"{VARIABLE} = {text!r}: it is a number of seconds, or 0 for no watchdog")

@@ -176,7 +176,7 @@ def test_a_full_disk_stops_no_training(config: Path, whole: list[dict[str, Any]]
     done = subprocess.run([*mount, program, "sh", *words], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "could not be written to" in done.stdout
-    named = re.findall(r"training goes on; the one of step (\d+) is whole\. The reason: .*No space left", done.stdout)
+    named = re.findall(r"written to .*; the one of step (\d+) is whole\. The reason: .*No space left", done.stdout)
     assert named, done.stdout
     assert f"step {STEPS}/{STEPS}  loss" in done.stdout, done.stdout + done.stderr
     assert f"\nerror: the last checkpoint of {disk}/run could not be written: see above\n" in done.stderr

@@ -1,5 +1,8 @@
 """An interrupted run goes on as if it had not been: what is restored, refused, kept, repaired and said."""
 
+import asyncio
+import fcntl
+import gc
 import json
 import resource
 import shutil
@@ -16,7 +19,7 @@ import pytest
 from etils import epath
 
 import meshkit
-from meshkit import assemble, trainer
+from meshkit import assemble, run_folder, trainer
 from meshkit.checkpoint import find, seal, store
 from meshkit.checkpoint.record import Record
 from meshkit.cli import main
@@ -230,11 +233,23 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def made_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def linked_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
 DAMAGE = {
     "flipped": flip,
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "emptied": lambda path: path.write_bytes(b""),
     "removed": lambda path: path.unlink(),
+    "a folder": made_a_folder,
+    "a dead link": linked_to_nothing,
 }
 
 
@@ -243,9 +258,10 @@ def test_no_damaged_file_is_loaded(damage: str, whole: Result, tmp_path: Path) -
     """Every file of a checkpoint in turn: found and shown, and the checkpoint before it taken."""
     original = whole.run_dir / "checkpoints"
     names = [path.relative_to(original / "12") for path in sorted((original / "12").rglob("*")) if path.is_file()]
-    guarded = [name for name in names if name.name == seal.MANIFEST or str(name) not in seal.UNSEALED]
-    assert len(guarded) > 8
-    for number, name in enumerate(guarded):
+    assert len(names) > 10
+    for number, name in enumerate(names):
+        if (damage, name.name) == ("removed", seal.COMMITTED):
+            continue  # a run that ended just before it was written has none
         folder = tmp_path / str(number)
         for step in ("8", "12"):
             shutil.copytree(original / step, folder / step)
@@ -256,17 +272,34 @@ def test_no_damaged_file_is_loaded(damage: str, whole: Result, tmp_path: Path) -
         assert len(said) == 1
         assert str(name) in said[0]
         assert f"{folder}/12 is damaged" in said[0]
+        assert seal.size(epath.Path(folder) / "12.damaged") > 0
         assert sorted(path.name for path in folder.iterdir()) == ["12.damaged", "8"]
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("name", sorted(seal.UNSEALED - {seal.MANIFEST}))
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_what_no_checksum_guards_changes_nothing(
-    damage: str, name: str, train: Train, cut: Path, whole: Result
-) -> None:
-    DAMAGE[damage](cut / "checkpoints" / "8" / name)
+def test_a_commit_that_was_not_sealed_is_no_damage(train: Train, cut: Path, whole: Result) -> None:
+    """As where the process ended between Orbax's commit and its seal; nothing is loaded from what it guards."""
+    (cut / "checkpoints" / "8" / seal.COMMITTED).unlink()
+    for name in seal.OF_ORBAX:
+        (cut / "checkpoints" / "8" / name).unlink()
     assert_goes_on_like(train(cut), whole)
+
+
+def test_what_another_run_is_writing_is_not_judged(train: Train, cut: Path) -> None:
+    (cut / "checkpoints" / "8" / seal.MANIFEST).unlink()
+    with (cut / run_folder.LOCK_FILE).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(MeshkitError, match="trains there, and two runs would mix their files"):
+            train(cut)
+    assert saved(cut) == [4, 8]
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_not_taken(cut: Path) -> None:
+    folder = cut / "checkpoints"
+    (folder / "8").rename(folder / "20")
+    said: list[str] = []
+    assert find.newest_whole(epath.Path(folder), said.append) == epath.Path(folder) / "4"
+    assert "20 is damaged (its name is 20, and it holds step 8): it is set aside as 20.damaged" in said[0]
 
 
 def test_a_run_falls_back_to_the_newest_whole_checkpoint(train: Train, cut: Path, whole: Result, capfd: Any) -> None:
@@ -332,8 +365,20 @@ def test_a_full_disk_stops_no_training(
         assert seal.damage(epath.Path(tmp_path / "run" / "checkpoints" / step)) == []
     out, err = capfd.readouterr()
     assert "error: the checkpoint of step 8 could not be written" in out
-    assert "training goes on; the one of step 4 is whole" in out
+    assert f"to {tmp_path}/run/checkpoints; the one of step 4 is whole. The reason: " in out
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("ABORTED")])
+def test_what_a_failed_save_leaves_behind_says_nothing_more(error: Exception, caplog: Any) -> None:
+    """Orbax's tasks whose errors nobody asks for: asyncio would show each with a traceback."""
+
+    async def left() -> None:
+        asyncio.get_running_loop().create_future().set_exception(error)
+
+    asyncio.run(left())
+    gc.collect()
+    assert caplog.records == []
 
 
 def test_a_run_whose_last_checkpoint_fails_says_so_and_returns_its_state(
@@ -467,8 +512,11 @@ def test_convert_copies_casts_and_refuses(whole: Result, tmp_path: Path, capfd: 
     assert half["holds"] == "weights"
     assert half["arrays"] == {name: ["bfloat16", shape] for name, (_, shape) in arrays.items() if "params/" in name}
     assert output(capfd, "verify", str(tmp_path / "half"))["ok"]
+    (tmp_path / "file").write_text("")
     for wrong, message in (
         (["convert", source, "--out", str(tmp_path / "half")], "holds checkpoints already"),
+        (["convert", source, "--out", str(tmp_path / "file")], "file: no checkpoint can be written there (Not a dir"),
+        (["convert", source, "--out", source], "holds checkpoints already"),
         (["convert", source, "--out", str(tmp_path / "new"), "--dtype", "bfloat16"], "takes --weights"),
         (["show", str(tmp_path)], "no checkpoint, no folder of checkpoints and no run"),
     ):

@@ -141,6 +141,15 @@ def test_mistakes_say_what_to_mend(
     assert trained == []
 
 
+def test_a_reader_that_leaves_ends_a_command_quietly() -> None:
+    words = ["schedule", "1f1b", "--stages", "2", "--microbatches", "4", "--json"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "meshkit", *words], stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (cli.UNREAD, b"")
+
+
 def test_own_options_are_no_overrides() -> None:
     assert split_overrides(["verify", "--full", "c.toml", "--json", "--seed", "1"]) == (
         ["verify", "--full", "c.toml", "--json"],

@@ -181,7 +181,7 @@ def test_processes_that_differ_are_named(config: Path, tmp_path: Path) -> None:
         (["--devices-per-process", "0"], "--devices-per-process 0: it is at least 1"),
         (["--processes", "3"], "4 devices do not split evenly over them"),
         (
-            ["--processes", "2", "--restarts", "1", "--elastic", "min=400"],
+            ["--processes", "2", "--elastic", "min=400"],
             "--elastic min=400: 2 processes of 2 have 4 devices: choose from 1 to 4",
         ),
     ],

@@ -85,15 +85,16 @@ def test_preemptions_do_not_use_up_restarts(written: Any, tmp_path: Path) -> Non
     called = tools / "scontrol.called"
     (tools / "srun").write_text('#!/bin/sh\n[ "$TOLD" = yes ] && kill -TERM $PPID && sleep 1\nexit "$CODE"\n')
     (tools / "scancel").write_text("#!/bin/sh\n")
+    (tools / "squeue").write_text('#!/bin/sh\necho "${STATE:-RUNNING}"\n')
     (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" > {called}\n')
     for tool in tools.iterdir():
         tool.chmod(0o755)
 
-    def ends(code: int, told: str = "", job: str = "7") -> bool:
+    def ends(code: int, told: str = "", job: str = "7", state: str = "") -> bool:
         """Whether the job is put back in the queue after this end; SLURM has restarted it often."""
         called.unlink(missing_ok=True)
         more = {"PATH": f"{tools}:{os.environ['PATH']}", "CODE": str(code), "TOLD": told, "SLURM_JOB_ID": job}
-        env = os.environ | more | {"SLURM_RESTART_COUNT": "9"}
+        env = os.environ | more | {"SLURM_RESTART_COUNT": "9", "STATE": state}
         done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (code, "")
         return called.exists() and called.read_text() == f"requeue {job}\n"
@@ -104,6 +105,7 @@ def test_preemptions_do_not_use_up_restarts(written: Any, tmp_path: Path) -> Non
     assert not ends(137), "none is left"
     assert ends(137, job="8"), "another job has its own"
     assert not ends(1)
+    assert not ends(RESTART, told="yes", state="COMPLETING", job="9"), "it was cancelled"
 
 
 @pytest.mark.parametrize(
@@ -115,6 +117,8 @@ def test_preemptions_do_not_use_up_restarts(written: Any, tmp_path: Path) -> Non
         (["--nodes", "8", "--gpus-per-node", "8", "--elastic", "16", "--restarts", "1"], "--elastic 16: write min=N"),
         (["--nodes", "8", "--gpus-per-node", "8", "--elastic", "min=16"], "--elastic needs --restarts N"),
         (["--nodes", "8", "--gpus-per-node", "8", "--restarts", "1", "--resume", "never"], "set resume = 'auto'"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--elastic", "min=99"], "8 nodes of 8 have 64 devices: choose from"),
+        (["--nodes", "8", "--gpus-per-node", "8", "--sbatch=bogus"], "--sbatch=bogus: it is an option of sbatch, as"),
         (["--nodes", "3", "--devices", "8"], "devices = 8 do not split over --nodes 3"),
         (["--nodes", "8", "--gpus-per-node", "8", "--name", 'a"b'], "sbatch cannot read quotes"),
         (["--nodes", "8", "--gpus-per-node", "-8"], "--gpus-per-node -8: it is at least 1"),
@@ -160,6 +164,24 @@ def submit(cluster: Slurm, config: Path, run_dir: Path, *words: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["job"]
+
+
+def test_a_cancelled_job_stays_cancelled(cluster: Slurm, written: Any, tmp_path: Path) -> None:
+    """The script, with a program in place of meshkit that ends on a SIGTERM as a run does."""
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/bash\ntrap 'exit {RESTART}' TERM\ntouch $0.runs\nwhile true; do sleep 0.1; done\n")
+    program.chmod(0o755)
+    text = written("--nodes", "2", "--devices", "8", "--restarts", "1")
+    script = tmp_path / "run" / "job.sbatch"
+    script.write_text(text.replace(str(Path(sys.executable).with_name("meshkit")), str(program)))
+    job = cluster.run("sbatch", "--parsable", str(script)).strip()
+    cluster.wait(Path(f"{program}.runs").exists, 60)
+    cluster.run("scancel", job)
+    log = tmp_path / "run" / "logs" / f"job-{job}.log"
+    cluster.wait(lambda: cluster.state(job) in ("CANCELLED", "PENDING"), 60, log.read_text)
+    assert cluster.state(job) == "CANCELLED"
+    assert "requeue" not in log.read_text()
+    assert "Invalid job id" not in log.read_text()
 
 
 def said(run_dir: Path) -> str:

@@ -282,6 +282,22 @@ def test_the_name_of_a_pod_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     assert waited == [("run-0.run", False)]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("LOCAL_SIZE", ""), ("RANK", "8"), ("RANK", "x"), ("LOCAL_RANK", "4"), ("SIZE", "0")]
+)
+def test_numbers_that_open_mpi_does_not_give_are_refused(name: str, value: str) -> None:
+    env = OPEN_MPI | {f"OMPI_COMM_WORLD_{name}": value}
+    with pytest.raises(MeshkitError, match=f"OMPI_COMM_WORLD_{name} = '{value}'.*: not the numbers of `mpirun`"):
+        launchers.find(env)
+
+
+@pytest.mark.parametrize("code", ["abc", "300", "-1", "7.0"])
+def test_an_exit_code_that_cannot_be_is_refused_at_the_start(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHKIT_PREEMPTED_EXIT", code)
+    with pytest.raises(MeshkitError, match=f"MESHKIT_PREEMPTED_EXIT = '{code}': it is an exit code, from 0 to 255"):
+        distributed.start()
+
+
 @pytest.mark.parametrize(("supervised", "code"), [({}, 1), ({"MESHKIT_PREEMPTED_EXIT": "75"}, 75)])
 @pytest.mark.parametrize("place", [LATER, Place(1, 2, "127.0.0.1:1")])
 def test_who_does_not_come_may_come_to_another_start(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from meshkit import distributed
 from meshkit.errors import RESTART, MeshkitError
 from meshkit.watchdog import FACTOR, HOUR, VARIABLE, Watchdog
 
@@ -70,8 +71,12 @@ def test_what_is_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("soon", "-5", "nan", "inf"):
+        monkeypatch.setenv(VARIABLE, text)
+        with pytest.raises(MeshkitError, match=f"{VARIABLE} = '{text}': it is a number of seconds"):
+            distributed.start()
     monkeypatch.setenv(VARIABLE, "soon")
-    with pytest.raises(MeshkitError, match=f"{VARIABLE} = 'soon': it is a number of seconds"):
+    with pytest.raises(MeshkitError, match="it is a number of seconds"):
         Watchdog(tmp_path, "", 0)
     monkeypatch.setenv(VARIABLE, "0")
     with Watchdog(tmp_path, "", 0) as off:

@@ -11,6 +11,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from meshkit.checkpoint import seal
+from meshkit.checkpoint.place import children, place
 from meshkit.checkpoint.record import Record
 from meshkit.checkpoint.store import History
 from meshkit.config import AUTO, NEVER, RunConfig
@@ -40,7 +41,10 @@ class Origin:
 
 def home(config: RunConfig, run_dir: str | os.PathLike[str]) -> epath.Path:
     """The folder of the checkpoints of the run in `run_dir`."""
-    return epath.Path(config.checkpoint.folder or epath.Path(run_dir) / FOLDER).absolute()
+    folder = config.checkpoint.folder
+    if folder is None:
+        return epath.Path(run_dir).absolute() / FOLDER
+    return place(folder, f"checkpoint.folder = {folder!r}")
 
 
 def find(config: RunConfig, note: Note) -> Origin | None:
@@ -50,7 +54,7 @@ def find(config: RunConfig, note: Note) -> Origin | None:
     is whole, or a path holds none.
     """
     if config.resume == NEVER:
-        if config.checkpoint.folder and steps_of(epath.Path(config.checkpoint.folder)):
+        if config.checkpoint.folder and steps_of(home(config, config.run_dir)):
             raise MeshkitError(
                 f"checkpoint.folder = {config.checkpoint.folder!r}: holds checkpoints, and resume = 'never' begins "
                 "another run: choose another folder"
@@ -61,7 +65,7 @@ def find(config: RunConfig, note: Note) -> Origin | None:
         return Origin(own, Record.read(own), own=True)
     if config.resume == AUTO:
         return None
-    folder = address(config.resume)
+    folder = address(config.resume, f"resume = {config.resume!r}")
     wrong = seal.damage(folder)
     if wrong:
         raise MeshkitError(f"resume = {config.resume!r}: {folder} is damaged: {few(wrong)}")
@@ -70,14 +74,15 @@ def find(config: RunConfig, note: Note) -> Origin | None:
 
 def steps_of(folder: epath.Path) -> list[int]:
     """Steps of the checkpoints in `folder`, ascending."""
-    if not folder.is_dir():
-        return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    return sorted(int(path.name) for path in children(folder) if path.name.isdecimal())
 
 
-def address(path: str) -> epath.Path:
-    """The checkpoint that a user means by `path`: itself, the newest of its folder, or of its run."""
-    folder = epath.Path(path).absolute()
+def address(path: str, said: str = "") -> epath.Path:
+    """The checkpoint that a user means by `path`: itself, the newest of its folder, or of its run.
+
+    said: as for `place`.
+    """
+    folder = place(path, said)
     if (folder / "record").is_dir():
         return folder
     for inside in (folder, folder / FOLDER):
@@ -87,6 +92,17 @@ def address(path: str) -> epath.Path:
     aside = [child for inside in (folder, folder / FOLDER) for child in _aside(inside)]
     found = f"; set aside as damaged: {', '.join(map(str, aside))}" if aside else ""
     raise MeshkitError(f"{path}: no checkpoint, no folder of checkpoints and no run that has any{found}")
+
+
+def free(path: str, said: str) -> epath.Path:
+    """The place that a user means by `path`, for checkpoints that belong to none there. said: as for `place`.
+
+    Raises MeshkitError where there are any, or a run has its own inside, which these would hide.
+    """
+    folder = place(path, said)
+    if steps_of(folder) or steps_of(folder / FOLDER):
+        raise MeshkitError(f"{said}: holds checkpoints already: choose another folder, or remove it first")
+    return folder
 
 
 def newest_whole(folder: epath.Path, note: Note) -> epath.Path | None:
@@ -122,7 +138,7 @@ def _newest_whole(folder: epath.Path, note: Note) -> int:
 
 def _aside(folder: epath.Path) -> list[epath.Path]:
     """The checkpoints of `folder` that were found damaged."""
-    return sorted(path for path in folder.iterdir() if path.name.endswith(DAMAGED)) if folder.is_dir() else []
+    return [path for path in children(folder) if path.name.endswith(DAMAGED)]
 
 
 def few(sentences: list[str], most: int = 3) -> str:

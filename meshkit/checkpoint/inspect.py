@@ -10,8 +10,9 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from meshkit.checkpoint import seal
-from meshkit.checkpoint.find import Origin, address, few, steps_of
+from meshkit.checkpoint.find import Origin, address, few, free, steps_of
 from meshkit.checkpoint.layout import tree_of
+from meshkit.checkpoint.place import place
 from meshkit.checkpoint.record import Record
 from meshkit.checkpoint.slices import arrays_of
 from meshkit.checkpoint.store import Checkpoints
@@ -22,7 +23,7 @@ from meshkit.errors import MeshkitError
 def all_of(path: str) -> list[epath.Path]:
     """The checkpoints that a user means by `path`: itself, those of its folder, or of its run; by step."""
     newest = address(path)
-    if newest == epath.Path(path).absolute():
+    if newest == place(path):
         return [newest]
     return [newest.parent / str(step) for step in steps_of(newest.parent)]
 
@@ -70,9 +71,7 @@ def convert(path: str, out: str, weights: bool, dtype: str | None) -> epath.Path
         raise MeshkitError(f"{folder} is damaged: {few(wrong)}")
     record = Record.read(folder)
     names = [name for name in arrays_of(folder) if not weights or name[0] == "params"]
-    target = epath.Path(out).absolute()
-    if steps_of(target):
-        raise MeshkitError(f"--out {out}: holds checkpoints already: choose another folder, or remove it first")
+    target = free(out, f"--out {out}")
     state = _on_host(folder, names, dtype)
     record = dataclasses.replace(record, holds="weights" if weights else record.holds)
     notes: list[str] = []

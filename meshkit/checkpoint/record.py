@@ -51,7 +51,10 @@ class Record:
                 return cls(**values)
             version = values.get("format")
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise MeshkitError(f"{folder}: not a checkpoint of meshkit ({type(error).__name__}: {error})") from None
+            raise MeshkitError(
+                f"{folder}: what it says of itself cannot be read ({type(error).__name__}: {error}); `meshkit "
+                f"checkpoint verify {folder}` names the files that are damaged"
+            ) from None
         raise MeshkitError(f"{folder}: version {version!r} of the format, and this meshkit reads version {FORMAT}")
 
     @property

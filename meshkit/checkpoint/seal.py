@@ -10,10 +10,16 @@ from collections.abc import Collection, Iterator
 
 from etils import epath
 
-MANIFEST = "checksums.json"
+from meshkit.checkpoint.place import children, is_url
 
-UNSEALED = {"_CHECKPOINT_METADATA", "commit_success.txt", MANIFEST}
-"""Top-level files that Orbax touches again as it commits; nothing is loaded from them."""
+MANIFEST = "checksums.json"
+COMMITTED = "committed.json"
+"""A second manifest, of the files that Orbax writes as it commits. A process that ends just then leaves none."""
+
+OF_ORBAX = {"_CHECKPOINT_METADATA", "commit_success.txt"}
+"""Top-level files that Orbax touches as it commits. No state is loaded from them, but it reads metrics there again."""
+
+RECORD = "record/metadata"
 
 BLOCK = 1 << 24  # bytes read at a time
 THREADS = 8  # hashing leaves Python's lock; a network file system answers several requests better than one
@@ -21,10 +27,25 @@ THREADS = 8  # hashing leaves Python's lock; a network file system answers sever
 
 def seal(folder: epath.Path) -> None:
     """Write the size and SHA-256 of every file of `folder` into its manifest, and the SHA-256 of that table."""
-    files = {str(path.relative_to(folder)): path for path in _files(folder)}
+    files = {str(path.relative_to(folder)): path for path in _files(folder, OF_ORBAX)}
+    (folder / MANIFEST).write_text(_manifest(files))
+
+
+def seal_commit(folder: epath.Path) -> None:
+    """The same for what Orbax wrote since, once it has committed: whole or not at all."""
+    text = _manifest({name: folder / name for name in OF_ORBAX})
+    if is_url(str(folder)):  # there a file comes into being whole
+        (folder / COMMITTED).write_text(text)
+        return
+    unfinished = folder / f"{COMMITTED}.tmp"
+    unfinished.write_text(text)
+    unfinished.rename(folder / COMMITTED)
+
+
+def _manifest(files: dict[str, epath.Path]) -> str:
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         sums = dict(zip(files, pool.map(_sum, files.values()), strict=True))
-    (folder / MANIFEST).write_text(json.dumps({"sha256": _of_table(sums), "files": sums}, indent=1))
+    return json.dumps({"sha256": _of_table(sums), "files": sums}, indent=1)
 
 
 def is_sealed(folder: epath.Path) -> bool:
@@ -33,16 +54,27 @@ def is_sealed(folder: epath.Path) -> bool:
 
 
 def damage(folder: epath.Path) -> list[str]:
-    """What is wrong with the files of a checkpoint, a sentence each; empty when it is whole."""
+    """What is wrong with the files of a checkpoint, or with its name, a sentence each; empty when it is whole."""
+    wrong = _differs(folder, MANIFEST)
+    if COMMITTED in (path.name for path in children(folder)):  # a dead link too
+        wrong += _differs(folder, COMMITTED)
+    if wrong or not folder.name.isdecimal() or not (folder / RECORD).exists():
+        return wrong
+    step = json.loads((folder / RECORD).read_text())["step"]
+    return [] if int(folder.name) == step else [f"its name is {folder.name}, and it holds step {step}"]
+
+
+def _differs(folder: epath.Path, manifest: str) -> list[str]:
+    """What differs from a manifest, a sentence a file."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        sums = {str(name): (int(size), str(digest)) for name, (size, digest) in manifest["files"].items()}
-        if manifest["sha256"] != _of_table(sums):
-            return [f"{MANIFEST} has other content than was written"]
+        content = json.loads((folder / manifest).read_text())
+        sums = {str(name): (int(size), str(digest)) for name, (size, digest) in content["files"].items()}
+        if content["sha256"] != _of_table(sums):
+            return [f"{manifest} has other content than was written"]
     except FileNotFoundError:
-        return [f"{MANIFEST} is missing"]
+        return [f"{manifest} is missing"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{MANIFEST} cannot be read ({type(error).__name__})"]
+        return [f"{manifest} cannot be read ({type(error).__name__})"]
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(lambda name: _compare(folder / name, *sums[name]), sums)
         return [f"{name} {wrong}" for name, wrong in zip(sums, found, strict=True) if wrong]
@@ -50,13 +82,13 @@ def damage(folder: epath.Path) -> list[str]:
 
 def size(folder: epath.Path) -> int:
     """Bytes of the files of a checkpoint."""
-    return sum(path.stat().length for path in _files(folder))
+    return sum(path.stat().length for path in _files(folder) if path.exists())
 
 
-def _files(folder: epath.Path, left_out: Collection[str] = UNSEALED) -> Iterator[epath.Path]:
+def _files(folder: epath.Path, left_out: Collection[str] = ()) -> Iterator[epath.Path]:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            yield from _files(path, left_out=())
+            yield from _files(path)
         elif path.name not in left_out:
             yield path
 

@@ -1,10 +1,13 @@
 """The checkpoints of a run: saved in the background while training goes on, kept by rule, found whole or refused."""
 
 import contextlib
+import errno
 import logging
 import math
+import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +20,7 @@ from orbax.checkpoint import checkpoint_managers
 from meshkit import distributed
 from meshkit.checkpoint import seal
 from meshkit.checkpoint.layout import Tree
+from meshkit.checkpoint.place import children
 from meshkit.checkpoint.record import Record
 from meshkit.config import CheckpointConfig
 from meshkit.errors import MeshkitError
@@ -27,11 +31,11 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 SECONDS = 4 * 3600
 """A save may take so long before it is given up; training goes on meanwhile."""
 
-# Orbax logs tracebacks of what is said here in a sentence, itself and through asyncio, whose tasks it leaves.
+# Orbax logs tracebacks of what is said here in a sentence, itself and through asyncio, whose tasks it leaves: nothing
+# else in meshkit has any.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
-logging.getLogger("asyncio").addFilter(
-    lambda record: not (record.exc_info and TEMPORARY in str(record.exc_info[1])),
-)
+logging.getLogger("asyncio").addFilter(lambda record: "exception was never retrieved" not in record.getMessage())
+warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
 _show_unraisable = sys.unraisablehook
 
@@ -74,9 +78,13 @@ class Checkpoints:
             ),
         )
         try:
+            if folder.exists() and not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             self._manager = ocp.CheckpointManager(folder, options=options)
         except OSError as error:
-            raise MeshkitError(f"{folder}: no checkpoint can be written there ({error.strerror or error})") from None
+            raise MeshkitError(
+                f"{folder}: no checkpoint can be written there ({error.strerror or error}): choose another folder"
+            ) from None
 
     def due(self, step: int, logged: bool) -> bool:
         """Whether `every` or `keep` ask for a checkpoint of `step`. logged: its metrics are read anyway."""
@@ -126,22 +134,25 @@ class Checkpoints:
             self._failed(error)
             return
         self._shown = self.whole = self.last
+        if jax.process_index() == 0:
+            with contextlib.suppress(OSError):  # a disk that is full now: what training goes on from is sealed
+                seal.seal_commit(self.folder / str(self.last))
         seconds = time.monotonic() - self._began
         self._note(f"checkpoint of step {self.last} saved to {self.folder / str(self.last)} in {seconds:.1f} s")
 
     def _failed(self, error: Exception) -> None:
         self._shown = self.last
-        left = f"the one of step {self.whole} is whole" if self.whole is not None else "there is none of this run yet"
+        left = f"the one of step {self.whole} is whole" if self.whole is not None else "there is none before it"
         self._note(
-            f"error: the checkpoint of step {self.last} could not be written to {self.folder}: training goes on; "
-            f"{left}. The reason: {_reason(error)}"
+            f"error: the checkpoint of step {self.last} could not be written to {self.folder}; {left}. "
+            f"The reason: {_reason(error)}"
         )
         self._clear()
 
     def _clear(self) -> None:
         """Remove what failed saves left. Writes that Orbax left behind may still add to it: then at the next chance."""
         if jax.process_index() == 0:
-            others = [path for path in self.folder.iterdir() if TEMPORARY in path.name]
+            others = [path for path in children(self.folder) if TEMPORARY in path.name]
             for path in {*self._unfinished(), *others}:
                 with contextlib.suppress(OSError):
                     path.rmtree(missing_ok=True)
@@ -154,7 +165,7 @@ class Checkpoints:
     def _unfinished(self) -> list[epath.Path]:
         """The folder of the save under way: of a temporary name, or, in a bucket, not sealed yet."""
         final = self.folder / str(self.last)
-        named = [path for path in self.folder.iterdir() if path.name.startswith(f"{self.last}{TEMPORARY}")]
+        named = [path for path in children(self.folder) if path.name.startswith(f"{self.last}{TEMPORARY}")]
         return named or [final] * (final.exists() and not seal.is_sealed(final))
 
     def __enter__(self) -> Self:

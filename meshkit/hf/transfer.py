@@ -17,7 +17,7 @@ import numpy as np
 from etils import epath
 
 from meshkit.checkpoint import seal
-from meshkit.checkpoint.find import address, few, steps_of
+from meshkit.checkpoint.find import address, few, free
 from meshkit.checkpoint.layout import Name
 from meshkit.checkpoint.record import Record, base_of, of_run
 from meshkit.checkpoint.slices import Array, Saved, Streamed
@@ -60,9 +60,7 @@ def import_folder(path: str, to: str) -> epath.Path:
     Raises MeshkitError, and writes nothing, for a folder that `Folder` or `Weights` refuse.
     """
     weights = Weights(Folder(path))
-    target = epath.Path(to).absolute()
-    if steps_of(target):
-        raise MeshkitError(f"--to {to}: holds checkpoints already: choose another folder, or remove it first")
+    target = free(to, f"--to {to}")
     arrays = {}
     for name, shape in weights.shapes.items():
         dtype = weights.dtype(name)
