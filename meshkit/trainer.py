@@ -26,7 +26,7 @@ from meshkit.checkpoint.store import Checkpoints, History
 from meshkit.config import NEVER, RunConfig, load
 from meshkit.data.loader import Loader
 from meshkit.data.sources import UserDataset, open_sources
-from meshkit.errors import MeshkitError, counted
+from meshkit.health import Health
 from meshkit.mesh import build
 from meshkit.metrics import MetricsWriter, Progress
 from meshkit.pipeline.vocab import TokenLoss
@@ -39,9 +39,6 @@ from meshkit.watchdog import HOUR, Watchdog
 
 EVALUATION_SEED = 0  # the held-out samples judged are the same in every run
 EVALUATION_BATCHES = 8  # of one evaluation, or an epoch of them
-
-MAX_SKIPPED = 5
-"""Steps in a row with gradients that are not finite that stop a run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +78,7 @@ def train(
     A run whose folder holds checkpoints goes on from the newest (see the config key `resume`). After a SIGTERM it
     saves, and returns what it has.
 
-    Raises MeshkitError for anything the user can mend, when MAX_SKIPPED steps in a row had gradients that are not
-    finite, and at the end of a run none of whose steps had a target.
+    Raises MeshkitError for anything the user can mend, and what a run's steps show to be wrong (see `health`).
     """
     if isinstance(model, Mapping):
         model, overrides["model"] = None, model
@@ -178,8 +174,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.number = self.beginning.step
         self.history: History = list(self.beginning.history)
-        self.taught = any(record["target_tokens"] for record in self.history)
-        self.empty = 0  # steps without a target, since the last record
+        self.health = Health(self.config.optimizer, self.history, self.progress.note)
         # All at once: a rate computed on the device later would wait for the step that runs there.
         rate = optimizer.learning_rate(self.config.optimizer, self.config.steps)
         self.rates = np.asarray(jax.vmap(rate)(jnp.arange(self.config.steps)))
@@ -243,27 +238,10 @@ class _Run:
         self.watchdog.begins(f"waiting for step {number}")
         values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
         self.watchdog.finished(number)
-        skipped = values.pop("skipped")
-        if skipped >= MAX_SKIPPED:
-            raise MeshkitError(
-                f"step {number}: {MAX_SKIPPED} steps in a row had gradients that are not finite (loss "
-                f"{values['loss']}, gradient norm {values['grad_norm']}): lower optimizer.learning_rate = "
-                f"{self.config.optimizer.learning_rate}, raise optimizer.warmup_steps, or look at the data"
-            )
-        if skipped:
-            self.progress.note(
-                f"step {number} is skipped, its gradients are not finite: {int(values['skipped_total'])} so far"
-            )
-        self.taught |= values["target_tokens"] > 0
-        self.empty += not values["target_tokens"]
+        self.health.step(number, values)
         if evaluate is None and not self._logging_is_due(number):
             return
-        if self.empty:
-            self.progress.note(
-                f"warning: up to step {number}, {counted(self.empty, 'step')} had no target, all weights are 0: "
-                "nothing was learned there"
-            )
-            self.empty = 0
+        self.health.tell(number)
         values["learning_rate"] = float(self.rates[number - 1])
         values["tokens_per_second"] = self._throughput(number)
         if evaluate is not None:
@@ -280,11 +258,8 @@ class _Run:
         except OSError as error:  # as with a checkpoint, which holds them too: training goes on
             self.progress.note(f"error: the metrics of step {number} are not written yet ({error.strerror or error})")
         self.progress.update(number, values)
-        if number == self.config.steps and not self.taught:
-            raise MeshkitError(
-                f"none of the {number} steps had a target, the weights of the data are all 0: nothing was learned, and "
-                "nothing is saved: look at the data"
-            )
+        if number == self.config.steps:
+            self.health.end(number)
         self.clock = time.perf_counter()
 
     def _save(self, state: State) -> None:
