@@ -281,7 +281,11 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another shape": (other_shape, r"model\.norm\.weight has the shape \[17\], and the model's sizes say \[16\]"),
     "a tensor less": (one_less, r"the tensor model\.layers\.1\.mlp\.up_proj\.weight is missing"),
     "a tensor more": (one_more, r"has no place for the tensor model\.layers\.0\.self_attn\.q_proj\.bias"),
-    "no weights": (lambda folder: (folder / SINGLE).unlink(), r"model\.safetensors: missing"),
+    "no weights": (lambda folder: (folder / SINGLE).unlink(), r"model\.safetensors: missing; .* has no weights"),
+    "weights of another format": (
+        lambda folder: (folder / SINGLE).rename(folder / "pytorch_model.bin"),
+        r"model\.safetensors: missing; .* the folder has pytorch_model\.bin",
+    ),
     "no config": (lambda folder: (folder / CONFIG).unlink(), r"config\.json: no such file"),
     "a config that is not JSON": (
         lambda folder: (folder / CONFIG).write_text("{"),
