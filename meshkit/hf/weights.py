@@ -81,7 +81,7 @@ class Weights:
             return set()
         first, second = self.folder.tensors[embedding], self.folder.tensors[head]
         rows = [slice(k, min(k + ROWS, first.shape[0])) for k in range(0, first.shape[0], ROWS)]
-        alike = lambda of: np.array_equal(*(self.folder.read(name, (of,)) for name in (embedding, head)))
+        alike = lambda of: np.array_equal(self.folder.read(embedding, (of,)), self.folder.read(head, (of,)))
         if first.shape != second.shape or not all(map(alike, rows)):
             raise MeshkitError(
                 f"{second.file}: {head} differs from {embedding}, and {self.folder.path / CONFIG} says "
