@@ -7,6 +7,7 @@ Shapes: B samples (one here), S tokens read at once, T tokens there is room for,
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,8 +40,17 @@ def generate(
 ) -> str:
     """At most `tokens` tokens that `model` (a published folder, a checkpoint, a run) writes after `prompt`, as text.
 
-    temperature 0: always the likeliest. Raises MeshkitError when prompt and tokens exceed the model's context.
+    temperature 0: always the likeliest. Raises MeshkitError when prompt and tokens exceed the model's context, for
+    numbers that cannot be, or a prompt that is no Unicode text.
     """
+    if tokens < 1:
+        raise MeshkitError(f"--tokens {tokens}: must be 1 or more")
+    if not (temperature >= 0 and math.isfinite(temperature)):
+        raise MeshkitError(f"--temperature {temperature}: must be a finite number from 0 on")
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise MeshkitError(f"the prompt's character {error.start + 1} is not UTF-8") from None
     folder = weights_of(model)
     encoder, sizes = own_tokenizer(folder, tokenizer), sizes_in(folder)
     ids = encoder.encode(prompt).astype(np.int32)

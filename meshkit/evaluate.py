@@ -17,18 +17,25 @@ import numpy as np
 
 from meshkit import assemble
 from meshkit.checkpoint.find import address
-from meshkit.checkpoint.record import Record
+from meshkit.checkpoint.record import Record, base_of
 from meshkit.config import load as load_config
 from meshkit.data import documents, paths
 from meshkit.data.text import FileTokenizer, Tokenizer, load_tokenizer, tokenizer_of
 from meshkit.errors import MeshkitError
+from meshkit.hf.adapters import CONFIG as ADAPTERS
 from meshkit.hf.load import load
 from meshkit.mesh import build
 from meshkit.models.config_json import CONFIG
+from meshkit.overrides import dotted
 from meshkit.simulate import simulate_cpu_devices
 from meshkit.train_step import TrainStep
 
 TOKENIZER = "tokenizer.json"
+
+HEEDED = {"devices", "precision", "data.sequence", "data.batch", "zero", "recompute", "offload", "grad_dtype", "loss"}
+LAYOUT = ("mesh.", "pipeline.", "model.options")
+HEEDS = "it heeds mesh.*, pipeline.*, data.sequence, data.batch, precision and devices"
+"""Which config keys may change a score, or are a part of the layout that it is computed in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,19 +86,36 @@ def evaluate(model: str, text: Sequence[str], overrides: Mapping[str, Any], toke
     folder = weights_of(model)
     encoder = own_tokenizer(folder, tokenizer)
     config = load_config({"model": {"init_from": folder}}, overrides)
+    for key, value in dotted(overrides).items():
+        if key not in HEEDED and not key.startswith(LAYOUT):
+            raise MeshkitError(f"{key} = {value!r}: changes nothing of `meshkit eval`: leave it out; {HEEDS}")
     if config.devices is not None:
         simulate_cpu_devices(config.devices)
     with jax.enable_x64(config.precision == "float64"):
         step = assemble.train_step(config, build(config.mesh), encoder.vocab)
         params = load(folder, step)
         files = [_score(step, params, name, ids, size) for name, ids, size in _encoded(text, encoder)]
+    if not files:
+        raise MeshkitError(f"{', '.join(text)}: no text to score: a file needs two tokens at least")
     total = Score("total", sum(f.nats for f in files), sum(f.tokens for f in files), sum(f.bytes for f in files))
     return Report(files, total)
 
 
 def weights_of(model: str) -> str:
-    """The published folder, or the checkpoint, that a user means by `model`."""
-    return model if (Path(model) / CONFIG).is_file() else str(address(model))
+    """The published folder, or the checkpoint, that a user means by `model`.
+
+    Raises MeshkitError for neither, for adapters as `peft` reads them, or a checkpoint of some whose base is gone.
+    """
+    if (Path(model) / CONFIG).is_file():
+        return model
+    if (Path(model) / ADAPTERS).is_file():
+        raise MeshkitError(
+            f"{model}: adapters as `peft` reads them, without their base: give the run or the checkpoint that they "
+            "were exported from, or export it with `meshkit hf export --merge`"
+        )
+    found = address(model)
+    base_of(str(found))  # says so when it is gone
+    return str(found)
 
 
 def own_tokenizer(folder: str, given: str | None) -> Tokenizer:
@@ -114,8 +138,13 @@ def own_tokenizer(folder: str, given: str | None) -> Tokenizer:
 
 
 def _encoded(text: Sequence[str], encoder: Tokenizer) -> Iterator[tuple[str, np.ndarray, int]]:
-    """Name, ids and bytes of every file that has more than a token."""
+    """Name, ids and bytes of every file that has more than a token.
+
+    Raises MeshkitError for a table of records, which is no text.
+    """
     for document in documents.find(text):
+        if document.path.suffix in documents.TABLES:
+            raise MeshkitError(f"{document.path}: a table of records: `meshkit eval` reads files of text, UTF-8, alone")
         with document.open() as file:
             ids = np.concatenate([np.zeros(0, np.int64), *encoder.encode_file(file, document.size)])
         if len(ids) > 1:

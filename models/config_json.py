@@ -5,14 +5,15 @@ A field that asks for what meshkit has not is an error that names it.
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pydantic
 
 from meshkit.config import RopeScaling
 from meshkit.errors import MeshkitError, nearest
 from meshkit.models.presets import Sizes, sizes_of
-from meshkit.models.published import LINEAR, LLAMA3, PUBLISHED, TOKENS, Published
+from meshkit.models.published import LINEAR, LLAMA3, PUBLISHED, TOKENS, Published, kind_of
 
 Config = dict[str, Any]
 """The content of a config.json."""
@@ -59,11 +60,14 @@ def read_json(path: Path) -> Config:
 def read(config: Config, where: str) -> Sizes:
     """The sizes in a config.json; `where`: its path, for errors.
 
-    Raises MeshkitError that names the field which is missing, unknown, or asks for what meshkit has not.
+    Raises MeshkitError that names the field which is missing, unknown, of another type or range, or asks for what
+    meshkit has not.
     """
     family = _family(config, where)
     published = PUBLISHED[family]
-    fields = dict(published.absent) | {k: v for k, v in _flat(config, where).items() if not k.endswith(TOKENS)}
+    fields = dict(published.absent) | {
+        k: v for k, v in _flat(config, published, where).items() if not k.endswith(TOKENS)
+    }
     for name, value in published.fixed.items():
         if fields.get(name, value) not in (value, None):
             raise MeshkitError(f"{where}: {name} = {fields[name]!r}: meshkit's {family} has {value!r} alone")
@@ -73,62 +77,117 @@ def read(config: Config, where: str) -> Sizes:
     missing = {*published.sizes.values(), *published.options.values()} - fields.keys()
     if missing:
         raise MeshkitError(f"{where}: {', '.join(sorted(missing))} is missing")
+    for name in [*published.sizes.values(), *published.options.values()]:
+        _check(name, fields[name], where)
     values = {ours: fields[theirs] for ours, theirs in published.sizes.items()}
     options = {ours: fields[theirs] for ours, theirs in published.options.items()}
+    if "chosen" in options and options["chosen"] > options["experts"]:
+        raise MeshkitError(
+            f"{where}: num_experts_per_tok = {options['chosen']}: must be 1 to num_local_experts = {options['experts']}"
+        )
     if "weigh" in options:
         options["weigh"] = "chosen" if options["weigh"] else "all"
     values["kv_heads"] = values.get("kv_heads") or values["heads"]
-    values["head_dim"] = values.get("head_dim") or values["width"] // values["heads"]
+    if values.get("head_dim") is None:
+        values["head_dim"], rest = divmod(values["width"], values["heads"])
+        if rest:
+            raise MeshkitError(
+                f"{where}: {published.sizes['heads']} = {values['heads']}: must divide "
+                f"{published.sizes['width']} = {values['width']}, or head_dim be given"
+            )
     values["mlp_width"] = values["mlp_width"] or 4 * values["width"]
     scaling = _scaling(fields.get("rope_scaling"), where)
-    for name, size in values.items():
-        if name in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp_width", "vocab", "context") and not (
-            type(size) is int and size > 0
-        ):
-            raise MeshkitError(f"{where}: {published.sizes.get(name, name)} = {size!r}: must be a positive number")
-    found = Sizes(family=family, **values, rope_scaling=scaling, options=options)
-    if family != "gpt2":
-        _ = found.style  # checks the options
-    return found
+    return Sizes(family=family, **values, rope_scaling=scaling, options=options)
 
 
 def _family(config: Config, where: str) -> str:
     kinds = {published.kind: family for family, published in PUBLISHED.items()}
     kind = config.get("model_type")
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise MeshkitError(f"{where}: model_type = {kind!r}: not a family of meshkit; {nearest(str(kind), kinds)}")
     return kinds[kind]
 
 
-def _flat(config: Config, where: str) -> Config:
+def _check(name: str, value: Any, where: str, inside: str = "") -> None:
+    """MeshkitError unless the value of a field, `inside` another perhaps, is of its kind."""
+    kind = kind_of(name)
+    try:
+        pydantic.TypeAdapter(kind.type).validate_python(value, strict=True)
+    except pydantic.ValidationError:
+        raise MeshkitError(f"{where}: {inside}{name} = {value!r}: must be {kind.rule}") from None
+
+
+def _flat(config: Config, published: Published, where: str) -> Config:
     """The config as older files have it: rotary settings and the pattern of local layers as plain fields."""
-    flat = {name: value for name, value in config.items() if name not in ("rope_parameters", "layer_types")}
+    beside = ("rope_parameters", "layer_types", "_sliding_window_pattern")
+    flat = {name: value for name, value in config.items() if name not in beside}
     if "num_experts" in flat:  # of a Qwen3; newer files have Mixtral's name
         flat["num_local_experts"] = flat.pop("num_experts")
-    rope: Config = config.get("rope_parameters") or {}
-    if LOCAL in rope:
-        flat["rope_local_base_freq"] = rope[LOCAL]["rope_theta"]
-    rope = {**rope.get(GLOBAL, rope)}
-    if "rope_theta" in rope:
-        flat["rope_theta"] = rope.pop("rope_theta")
-    if rope:
-        flat["rope_scaling"] = rope
-    pattern = config.get("_sliding_window_pattern")
-    if pattern is not None:
-        flat["sliding_window_pattern"] = pattern
-    types = config.get("layer_types")
-    if types and set(types) != {GLOBAL}:
-        flat["sliding_window_pattern"] = _pattern(types, pattern, where)
+    for name, value in _rotary(config.get("rope_parameters"), published, where).items():
+        _both(name, flat.get(name), value, where)
+        flat[name] = value
+    if config.get("layer_types") is not None:
+        flat |= _pattern(config, published, where)
     return flat
 
 
-def _pattern(types: Sequence[str], stated: int | None, where: str) -> int:
-    """Every how many-th layer sees all."""
-    tried = ([stated] if stated else []) + [*range(2, len(types) + 2)]
+def _rotary(rope: Any, published: Published, where: str) -> Config:
+    """What `rope_parameters` says, as plain fields."""
+    if rope is None:
+        return {}
+    found: Config = {}
+    whole = _object("rope_parameters", rope, where)
+    if "local_theta" in published.options and whole and not {LOCAL, GLOBAL} & whole.keys():
+        raise MeshkitError(f"{where}: rope_parameters = {rope!r}: must say which layers: {LOCAL}, {GLOBAL}")
+    if LOCAL in whole:
+        local = _object(f"rope_parameters.{LOCAL}", whole[LOCAL], where)
+        if "rope_theta" in local:
+            found["rope_local_base_freq"] = local["rope_theta"]
+        for name, value in local.items():
+            if name != "rope_theta" and value not in (None, "default"):
+                raise MeshkitError(
+                    f"{where}: rope_parameters.{LOCAL}.{name} = {value!r}: meshkit has no scaling of local layers, "
+                    "rope_type 'default' alone"
+                )
+    rope = _object(f"rope_parameters.{GLOBAL}", whole[GLOBAL], where) if GLOBAL in whole else whole
+    rope = {name: value for name, value in rope.items() if name != LOCAL}
+    if "rope_theta" in rope:
+        found["rope_theta"] = rope.pop("rope_theta")
+    return found | ({"rope_scaling": rope} if rope else {})
+
+
+def _both(name: str, older: Any, newer: Any, where: str) -> None:
+    """MeshkitError when a plain field and `rope_parameters` say different things."""
+    scaling = name == "rope_scaling" and older is not None
+    same = _scaling(older, where) == _scaling(newer, where) if scaling else older in (None, newer)
+    if not same:
+        raise MeshkitError(f"{where}: {name} = {older!r}: rope_parameters says {newer!r}: keep the one that is meant")
+
+
+def _object(name: str, value: Any, where: str) -> Config:
+    if not isinstance(value, dict):
+        raise MeshkitError(f'{where}: {name} = {value!r}: must be an object, such as {{"rope_theta": 10000.0}}')
+    return value
+
+
+def _pattern(config: Config, published: Published, where: str) -> Config:
+    """Every how many-th layer sees all, where a family has both kinds; nothing where its layers are alike."""
+    types, layers = config["layer_types"], config.get("num_hidden_layers")
+    named = f"{where}: layer_types = {types!r}"
+    if not isinstance(types, list) or len(types) != layers or not all(kind in (LOCAL, GLOBAL) for kind in types):
+        raise MeshkitError(f"{named}: must say {LOCAL!r} or {GLOBAL!r} for each of num_hidden_layers = {layers!r}")
+    if "global_every" not in published.options:
+        window = config.get("sliding_window", published.absent.get("sliding_window"))
+        alike = LOCAL if "window" in published.options and window is not None else GLOBAL
+        if set(types) != {alike}:
+            raise MeshkitError(f"{named}: all layers of meshkit's {published.kind} are {alike!r} here")
+        return {}
+    stated = config.get("_sliding_window_pattern")
+    tried = ([stated] if type(stated) is int and stated > 0 else []) + [*range(1, len(types) + 2)]
     for every in tried:
-        if list(types) == layer_types(len(types), every):
-            return every
-    raise MeshkitError(f"{where}: layer_types = {list(types)!r}: meshkit has every n-th layer global, the others local")
+        if types == layer_types(len(types), every):
+            return {"sliding_window_pattern": every}
+    raise MeshkitError(f"{named}: meshkit has every n-th layer global, the others local")
 
 
 def layer_types(layers: int, every: int) -> list[str]:
@@ -136,22 +195,36 @@ def layer_types(layers: int, every: int) -> list[str]:
     return [LOCAL if (layer + 1) % every else GLOBAL for layer in range(layers)]
 
 
-def _scaling(theirs: Config | None, where: str) -> RopeScaling | None:
-    kind = (theirs or {}).get("rope_type", (theirs or {}).get("type", "default"))
-    if theirs is None or kind == "default":
+def _scaling(theirs: Any, where: str) -> RopeScaling | None:
+    if theirs is None:
         return None
-    try:
-        if kind == "llama3":
-            return RopeScaling(**{ours: _as_float(ours, theirs[name]) for ours, name in LLAMA3.items()})
-        if kind == "linear":
-            return RopeScaling.model_validate({"factor": float(theirs["factor"])} | LINEAR)
-    except (KeyError, TypeError, ValueError) as error:
-        raise MeshkitError(f"{where}: rope_scaling = {theirs!r}: {error}") from None
-    raise MeshkitError(f"{where}: rope_type = {kind!r}: meshkit has 'default', 'linear' and 'llama3'")
-
-
-def _as_float(ours: str, value: Any) -> Any:
-    return value if ours == "original" else float(value)
+    stated = {name: value for name, value in _object("rope_scaling", theirs, where).items() if value is not None}
+    kind = stated.pop("rope_type", stated.get("type", "default"))
+    stated.pop("type", None)
+    if kind not in ("default", "linear", "llama3"):
+        raise MeshkitError(f"{where}: rope_type = {kind!r}: meshkit has 'default', 'linear' and 'llama3'")
+    names = {"default": [], "linear": ["factor"], "llama3": [*LLAMA3.values()]}[kind]
+    for name in names:
+        if name not in stated:
+            raise MeshkitError(f"{where}: rope_scaling.{name} is missing, which rope_type {kind!r} has")
+        _check(name, stated[name], where, "rope_scaling.")
+    for name in stated:
+        if name not in names:
+            raise MeshkitError(
+                f"{where}: rope_scaling.{name} = {stated[name]!r}: meshkit does not know what this asks of rope_type "
+                f"{kind!r}"
+            )
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return RopeScaling.model_validate({"factor": float(stated["factor"])} | LINEAR)
+    values = {ours: stated[name] for ours, name in LLAMA3.items()}
+    if values["low"] >= values["high"]:
+        raise MeshkitError(
+            f"{where}: rope_scaling.low_freq_factor = {values['low']}: must be less than high_freq_factor = "
+            f"{values['high']}"
+        )
+    return RopeScaling.model_validate(values)
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,7 +15,8 @@ class Published:
     """A family as it is published.
 
     kind, architecture: `model_type` and `architectures` of config.json. sizes, options: our name -> their field.
-    fixed: fields that can have one value alone. absent: what it means that a field is not there.
+    fixed: fields that can have one value alone. absent: what it means that a field is not there,
+    the default of `transformers`' class.
     ignored: fields that change nothing here.
     """
 
@@ -36,6 +39,36 @@ IGNORED |= {"initializer_range", "attention_dropout", "pretraining_tp", "id2labe
 IGNORED |= {"return_dict", "problem_type", "chunk_size_feed_forward", "output_router_logits", "cache_implementation"}
 READ_BEFORE = {"rope_scaling", "rope_parameters", "layer_types", "max_window_layers", "_sliding_window_pattern"}
 TOKENS = "_token_id"  # fields that end so are for those who generate
+
+
+class Kind(NamedTuple):
+    """What a field may be: its type, checked strictly, and the same in words."""
+
+    type: Any
+    rule: str
+
+
+_POSITIVE = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_COUNT = Kind(PositiveInt, "a positive number")
+_COUNT_OR_NULL = Kind(PositiveInt | None, "a positive number, or null")
+_REAL = Kind(_POSITIVE, "a positive, finite number")
+_REAL_OR_NULL = Kind(_POSITIVE | None, "a positive, finite number, or null")
+_SWITCH = Kind(bool, "true or false")
+_KINDS = {
+    **dict.fromkeys(("num_key_value_heads", "head_dim", "n_inner", "sliding_window"), _COUNT_OR_NULL),
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_local_base_freq"), _REAL),
+    **dict.fromkeys(("query_pre_attn_scalar", "factor", "low_freq_factor", "high_freq_factor"), _REAL),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), _REAL_OR_NULL),
+    **dict.fromkeys(("tie_word_embeddings", "norm_topk_prob"), _SWITCH),
+    "router_aux_loss_coef": Kind(Annotated[float, Field(ge=0, allow_inf_nan=False)], "a finite number from 0 on"),
+    "resid_pdrop": Kind(Annotated[float, Field(ge=0, lt=1)], "a number from 0 to less than 1"),
+}
+
+
+def kind_of(field: str) -> Kind:
+    """What a field that is read may be: most count something."""
+    return _KINDS.get(field, _COUNT)
+
 
 _DECODER = {
     "layers": "num_hidden_layers",
@@ -76,22 +109,35 @@ _GELU = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "use
 _NO_BIAS = {"attention_bias": False}
 _EVERYWHERE = {"use_sliding_window": False}
 _ABSENT = {"num_key_value_heads": None, "head_dim": None, "tie_word_embeddings": False, "rope_theta": 10_000.0}
-_TIED = {"tie_word_embeddings": True, "attn_logit_softcapping": None, "final_logit_softcapping": None}
+_GEMMA_ABSENT = _ABSENT | {"tie_word_embeddings": True, "num_key_value_heads": 4, "head_dim": 256}
 
 PUBLISHED: dict[str, Published] = {
     "llama": Published(
         "llama", "LlamaForCausalLM", _DECODER, fixed=_SILU | _NO_BIAS | {"mlp_bias": False}, absent=_ABSENT
     ),
-    "mistral": Published("mistral", "MistralForCausalLM", _DECODER, _WINDOW, _SILU, _ABSENT | {"sliding_window": None}),
+    "mistral": Published(
+        "mistral",
+        "MistralForCausalLM",
+        _DECODER,
+        _WINDOW,
+        _SILU,
+        _ABSENT | {"num_key_value_heads": 8, "sliding_window": 4096},
+    ),
     "qwen2": Published(
-        "qwen2", "Qwen2ForCausalLM", _DECODER, {}, _SILU | _EVERYWHERE, _ABSENT, frozenset({"sliding_window"})
+        "qwen2",
+        "Qwen2ForCausalLM",
+        _DECODER,
+        {},
+        _SILU | _EVERYWHERE,
+        _ABSENT | {"num_key_value_heads": 32},
+        frozenset({"sliding_window"}),
     ),
     "qwen3": Published(
         "qwen3",
         "Qwen3ForCausalLM",
         _DECODER,
         fixed=_SILU | _NO_BIAS | _EVERYWHERE,
-        absent=_ABSENT | {"head_dim": 128},
+        absent=_ABSENT | {"num_key_value_heads": 32, "head_dim": 128},
         ignored=frozenset({"sliding_window"}),
     ),
     "gemma2": Published(
@@ -100,7 +146,7 @@ PUBLISHED: dict[str, Published] = {
         _DECODER,
         _GEMMA,
         _GELU,
-        _ABSENT | _TIED | {"sliding_window_pattern": 2},
+        _GEMMA_ABSENT | {"sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         frozenset({"hidden_act"}),
     ),
     "gemma3": Published(
@@ -110,7 +156,9 @@ PUBLISHED: dict[str, Published] = {
         {ours: theirs for ours, theirs in _GEMMA.items() if ours != "attention_cap"}
         | {"local_theta": "rope_local_base_freq"},
         _GELU | {"attn_logit_softcapping": None},
-        _ABSENT | _TIED | {"sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 10_000.0},
+        _GEMMA_ABSENT
+        | {"sliding_window_pattern": 6, "final_logit_softcapping": None}
+        | {"rope_theta": 1e6, "rope_local_base_freq": 10_000.0},
         frozenset({"hidden_act"}),
     ),
     "mixtral": Published(
@@ -119,7 +167,7 @@ PUBLISHED: dict[str, Published] = {
         _DECODER,
         _EXPERTS | _WINDOW,
         _SILU | {"router_jitter_noise": 0.0},
-        _ABSENT | {"sliding_window": None, "rope_theta": 1e6},
+        _ABSENT | {"num_key_value_heads": 8, "sliding_window": None, "rope_theta": 1e6},
     ),
     "qwen3-moe": Published(
         "qwen3_moe",
@@ -127,7 +175,7 @@ PUBLISHED: dict[str, Published] = {
         _DECODER | {"mlp_width": "moe_intermediate_size"},
         _EXPERTS | {"weigh": "norm_topk_prob"},
         _SILU | _NO_BIAS | _EVERYWHERE | {"decoder_sparse_step": 1, "mlp_only_layers": []},
-        _ABSENT | {"norm_topk_prob": False},
+        _ABSENT | {"num_key_value_heads": 4, "norm_topk_prob": False},
         frozenset({"sliding_window", "intermediate_size"}),
     ),
     "gpt2": Published(

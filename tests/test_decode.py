@@ -57,6 +57,12 @@ def test_the_command_goes_on_from_a_prompt(tmp_path: Path, capsys: Any) -> None:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.add_tokens(["</s>"])
     tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    wrong = {"--tokens": ("-1", "0"), "--temperature": ("-1", "nan", "inf")}
+    for option, value in [(option, value) for option, values in wrong.items() for value in values]:
+        assert main(["generate", str(tmp_path / "model"), "w1", f"{option}={value}"]) == 1
+        assert f"{option} {value}" in capsys.readouterr().err.replace(".0", "")
+    assert main(["generate", str(tmp_path / "model"), "w1 \udcff"]) == 1
+    assert "the prompt's character 4 is not UTF-8" in capsys.readouterr().err
     assert main(["generate", str(tmp_path / "model"), "w1 w2", "--tokens", "40"]) == 1
     assert "the prompt has 2 tokens, and --tokens 40 more are asked for" in capsys.readouterr().err
     assert main(["generate", str(tmp_path / "model"), "w1 w2", "--tokens", "4"]) == 1

@@ -15,7 +15,8 @@ from etils import epath
 from meshkit import one_device, train
 from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
-from meshkit.evaluate import evaluate
+from meshkit.errors import MeshkitError
+from meshkit.evaluate import evaluate, weights_of
 from meshkit.hf.weights import dotted
 from meshkit.models.build import builder
 from meshkit.models.config_json import sizes_in
@@ -90,3 +91,25 @@ def test_the_command_prints_one_json_value(run: Path, capfd: Any) -> None:
     assert said["perplexity"] == pytest.approx(math.exp(said["loss"]))
     assert said["bits_per_token"] == pytest.approx(said["loss"] / math.log(2))
     assert [file["name"] for file in said["files"]] == ["long.txt", "short.txt"]
+
+
+def test_what_cannot_be_scored_is_named(run: Path, tmp_path: Path) -> None:
+    one, none = (tmp_path / name for name in ("one.txt", "none.txt"))
+    one.write_text("a")
+    none.write_text("")
+    with pytest.raises(MeshkitError, match=r"one\.txt, .*none\.txt: no text to score: a file needs two tokens"):
+        evaluate(str(run / "run"), [str(one), str(none)], {"data.sequence": SEQUENCE})
+    for key, value in {"steps": 4, "data.documents": "apart", "model.init_from": "other"}.items():
+        with pytest.raises(MeshkitError, match=rf"{key} = .*: changes nothing of `meshkit eval`"):
+            evaluate(str(run / "run"), texts(run), {"data.sequence": SEQUENCE, key: value})
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(MeshkitError, match=r"adapters as `peft` reads them, .*--merge"):
+        weights_of(str(tmp_path))
+
+
+def test_a_table_is_no_text(run: Path, tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"text": ["some text"]}), tmp_path / "t.parquet")
+    with pytest.raises(MeshkitError, match=r"t\.parquet: a table of records: `meshkit eval` reads files of text"):
+        evaluate(str(run / "run"), [str(tmp_path / "t.parquet")], {"data.sequence": SEQUENCE})

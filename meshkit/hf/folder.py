@@ -84,7 +84,12 @@ class Folder:
     def _inside(self, file: Path) -> dict[str, Found]:
         """The tensors of a file; it stays open."""
         if not file.is_file():
-            raise MeshkitError(f"{file}: missing")
+            kinds = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
+            there = sorted(beside.name for beside in self.path.iterdir() if beside.suffix in kinds)
+            raise MeshkitError(
+                f"{file}: missing; weights are read from safetensors files with {SINGLE} or {INDEX}; the folder has "
+                f"{', '.join(there) or 'no weights'}"
+            )
         try:
             self._files[file] = opened = self._open(file, framework="np").__enter__()
         except (self._broken, OSError) as error:

@@ -14,11 +14,15 @@ from meshkit.errors import MeshkitError
 from meshkit.hf.folder import DTYPES, Folder, Index
 from meshkit.models import names
 from meshkit.models.build import builder
+from meshkit.models.config_json import CONFIG
 from meshkit.models.names import Tensor
 from meshkit.models.presets import Sizes
 from meshkit.pipeline.stage import functional
 
 BLOCKS = "blocks."
+ROWS = 1024
+"""Rows of a table that are in memory at once while two are compared."""
+
 Shape = tuple[int, ...]
 
 
@@ -66,9 +70,24 @@ class Weights:
         unread = folder.tensors.keys() - {place.name for place in places}
         unread = {name for name in unread if not name.endswith(names.BUFFERS)}
         if folder.sizes.tied:
-            unread -= {self._tensors["head.table"].name}  # some files hold the embedding twice
+            unread -= self._doubled()
         if unread:
             raise MeshkitError(f"{folder.path}: a {folder.sizes.family} has no place for the tensor {min(unread)}")
+
+    def _doubled(self) -> set[str]:
+        """The tied head's tensor where a file holds the embedding twice; MeshkitError if that is a head of its own."""
+        embedding, head = (self._place(self._tensors[name], ()).name for name in ("embed.table", "head.table"))
+        if head not in self.folder.tensors:
+            return set()
+        first, second = self.folder.tensors[embedding], self.folder.tensors[head]
+        rows = [slice(k, min(k + ROWS, first.shape[0])) for k in range(0, first.shape[0], ROWS)]
+        alike = lambda of: np.array_equal(self.folder.read(embedding, (of,)), self.folder.read(head, (of,)))
+        if first.shape != second.shape or not all(map(alike, rows)):
+            raise MeshkitError(
+                f"{second.file}: {head} differs from {embedding}, and {self.folder.path / CONFIG} says "
+                "tie_word_embeddings = True: set it to false if the head is its own, or remove the tensor"
+            )
+        return {head}
 
     def dtype(self, name: str) -> str:
         """The dtype in which a parameter is read whole."""

@@ -16,6 +16,7 @@ from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
 from meshkit.config import load as load_config
 from meshkit.errors import MeshkitError
+from meshkit.evaluate import weights_of
 from meshkit.hf import adapters as exported
 from meshkit.hf import transfer
 from meshkit.hf.folder import SINGLE
@@ -99,6 +100,8 @@ def test_adapters_are_loaded_with_their_base(run: Path) -> None:
     try:
         with pytest.raises(MeshkitError, match=r"holds adapters of .*base, which is not there: put it back"):
             load(checkpoint, step)
+        with pytest.raises(MeshkitError, match=r"holds adapters of .*base, which is not there: put it back"):
+            weights_of(checkpoint)  # as `meshkit eval` and `generate` begin
     finally:
         (run / "elsewhere").rename(run / "base")
 

@@ -264,6 +264,14 @@ def gemma3_with_caps(folder: Path) -> None:
     config(attn_logit_softcapping=50.0)(folder)
 
 
+def tied(**tensors: np.ndarray) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        save_file(load_file(folder / SINGLE) | tensors, folder / SINGLE)
+        config(tie_word_embeddings=True)(folder)
+
+    return change
+
+
 NORM = "model.norm.weight"
 SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a cut header": (cut_header, r"model\.safetensors: not a whole safetensors file"),
@@ -273,7 +281,11 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another shape": (other_shape, r"model\.norm\.weight has the shape \[17\], and the model's sizes say \[16\]"),
     "a tensor less": (one_less, r"the tensor model\.layers\.1\.mlp\.up_proj\.weight is missing"),
     "a tensor more": (one_more, r"has no place for the tensor model\.layers\.0\.self_attn\.q_proj\.bias"),
-    "no weights": (lambda folder: (folder / SINGLE).unlink(), r"model\.safetensors: missing"),
+    "no weights": (lambda folder: (folder / SINGLE).unlink(), r"model\.safetensors: missing; .* has no weights"),
+    "weights of another format": (
+        lambda folder: (folder / SINGLE).rename(folder / "pytorch_model.bin"),
+        r"model\.safetensors: missing; .* the folder has pytorch_model\.bin",
+    ),
     "no config": (lambda folder: (folder / CONFIG).unlink(), r"config\.json: no such file"),
     "a config that is not JSON": (
         lambda folder: (folder / CONFIG).write_text("{"),
@@ -297,8 +309,106 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "an unknown field": (config(quantization_config={"bits": 4}), r"quantization_config = .*: meshkit does not know"),
     "caps that a Gemma 3 has not": (gemma3_with_caps, r"attn_logit_softcapping = 50\.0: meshkit's gemma3 has None"),
+    "a tied head that is its own": (
+        tied(),
+        r"lm_head\.weight differs from model\.embed_tokens\.weight, and .*tie_word",
+    ),
     "no width": (config(hidden_size=None), r"hidden_size = None: must be a positive number"),
 }
+
+
+DEFAULT, LLAMA3 = {"rope_type": "default", "rope_theta": 1e4}, {"rope_type": "llama3", "factor": 8.0}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+FIELDS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a family that is a list": ("llama", {"model_type": ["a"]}, r"model_type = \['a'\]: not a family"),
+    "no heads": ("llama", {"num_attention_heads": 0}, r"num_attention_heads = 0: must be a positive number"),
+    "heads that do not divide": (
+        "qwen2",
+        {"num_attention_heads": 3, "head_dim": None},
+        r"= 3: must divide hidden_size",
+    ),
+    "an epsilon in words": ("llama", {"rms_norm_eps": "x"}, r"rms_norm_eps = 'x': must be a positive, finite number"),
+    "no epsilon": ("llama", {"rms_norm_eps": None}, r"rms_norm_eps = None: must be a positive, finite number"),
+    "a negative epsilon": ("gpt2", {"layer_norm_epsilon": -1}, r"layer_norm_epsilon = -1: must be a positive, finite"),
+    "an infinite base": ("llama", {"rope_theta": 1e999, "rope_parameters": None}, r"rope_theta = inf: must be"),
+    "a switch in words": ("llama", {"tie_word_embeddings": "yes"}, r"tie_word_embeddings = 'yes': must be true or"),
+    "an empty window": ("mistral", {"sliding_window": 0}, r"sliding_window = 0: must be a positive number, or null"),
+    "a cap of nothing": (
+        "gemma2",
+        {"attn_logit_softcapping": 0.0},
+        r"attn_logit_softcapping = 0\.0: must be a positive",
+    ),
+    "more chosen than there are": (
+        "mixtral",
+        {"num_experts_per_tok": 5},
+        r"num_experts_per_tok = 5: must be 1 to .* 4",
+    ),
+    "dropout of all": ("gpt2", {"resid_pdrop": 1.0}, r"resid_pdrop = 1\.0: must be a number from 0 to less than 1"),
+    "rotary settings in a list": ("llama", {"rope_parameters": [1]}, r"rope_parameters = \[1\]: must be an object"),
+    "two bases": ("llama", {"rope_theta": 5.0}, r"rope_theta = 5\.0: rope_parameters says 10000\.0"),
+    "two scalings": ("llama", {"rope_scaling": LINEAR}, r"rope_scaling = .*linear.*: rope_parameters says .*default"),
+    "half a scaling": (
+        "llama",
+        {"rope_parameters": LLAMA3},
+        r"rope_scaling\.low_freq_factor is missing, which .*llama3",
+    ),
+    "a factor of nothing": (
+        "llama",
+        {"rope_parameters": LINEAR | {"factor": 0}},
+        r"config\.json: rope_scaling\.factor = 0: must be a positive, finite number$",
+    ),
+    "another rotary setting": (
+        "llama",
+        {"rope_parameters": DEFAULT | {"partial_rotary_factor": 0.5}},
+        r"rope_scaling\.partial_rotary_factor = 0\.5: meshkit does not know",
+    ),
+    "a scaling of local layers": (
+        "gemma3",
+        {"rope_parameters": {"full_attention": DEFAULT, "sliding_attention": DEFAULT | LINEAR}},
+        r"rope_parameters\.sliding_attention\.rope_type = 'linear': meshkit has no scaling of local layers",
+    ),
+    "rotary settings of no layers": ("gemma3", {"rope_parameters": DEFAULT}, r"must say which layers"),
+    "too few layers": ("qwen2", {"layer_types": ["full_attention"]}, r"layer_types = .* each of num_hidden_layers = 3"),
+    "local layers": (
+        "qwen2",
+        {"layer_types": ["sliding_attention"] * 3},
+        r"layer_types = .* are 'full_attention' here",
+    ),
+    "global layers beside a window": ("mistral", {"layer_types": ["full_attention"] * 3}, r"'sliding_attention' here"),
+}
+
+
+@pytest.mark.parametrize("what", FIELDS)
+def test_a_field_of_another_kind_is_named_with_its_rule(what: str) -> None:
+    family, fields, said = FIELDS[what]
+    with pytest.raises(MeshkitError, match=said):
+        read(write(sizes_of(family), "float32") | fields, "config.json")
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3"])
+def test_layers_that_are_all_global_or_all_local(family: str) -> None:
+    config = write(sizes_of(family), "float32")
+    every = lambda kind: read(config | {"layer_types": [kind] * 3}, "config.json").style.global_every
+    assert (every("full_attention"), every("sliding_attention")) == (1, 4)
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_what_is_absent_is_what_transformers_takes(family: str) -> None:
+    """A file with nothing but what must be there, against what `transformers`' class writes from it."""
+    transformers = pytest.importorskip("transformers")
+    full = write(sizes_of(family), "float32") | {"num_attention_heads": 32, "hidden_size": 256, "head_dim": 8}
+    published = PUBLISHED[family]
+    kept = {*published.sizes.values(), *published.options.values()} - published.absent.keys()
+    least = {name: full[name] for name in kept}
+    theirs = transformers.AutoConfig.for_model(published.kind, **least)
+    ours = {"model_type": published.kind}
+    assert read(least | ours, "config.json") == read(json.loads(theirs.to_json_string(use_diff=False)), "config.json")
+
+
+def test_a_tied_head_that_is_the_embedding_again_is_read(tmp_path: Path) -> None:
+    tensors = write_folder(tmp_path / "in")
+    tied(**{"lm_head.weight": tensors["model.embed_tokens.weight"]})(tmp_path / "in")
+    assert "head.table" not in Weights(Folder(tmp_path / "in")).shapes
 
 
 @pytest.mark.parametrize("what", SPOILT)
