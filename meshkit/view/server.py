@@ -55,8 +55,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server(world: World, boot: Boot, port: int = 0) -> http.server.ThreadingHTTPServer:
     """A server on localhost, to be run by `serve_forever`; port 0: any free one.
 
-    Raises MeshkitError when the port is taken.
+    Raises MeshkitError when the port is taken, or none.
     """
+    if not 0 <= port < 2**16:
+        raise MeshkitError(f"--port {port}: from 1 to {2**16 - 1}, or leave it out for a free one")
     try:
         return http.server.ThreadingHTTPServer((HOST, port), functools.partial(Handler, world, boot))
     except OSError as error:

@@ -1,5 +1,6 @@
 """The page in a real Chromium (see chromium.py): what it shows, what it does, how it looks."""
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from meshkit.pipeline import builders
 from meshkit.view import command, export, weights
 from meshkit.view.choices import choices
 from meshkit.view.page_file import Boot, Preset
@@ -215,6 +217,20 @@ def test_the_schedule_plays_to_its_end(seen: Seen, address: str) -> None:
     page.click(".player button:nth-of-type(1)")
     page.click(".player .main")
     page.wait_for_function(f"document.querySelector('.player input').value === '{ticks}'")
+
+
+def test_the_cursor_reaches_the_end_of_the_longer_schedule(seen: Seen, address: str) -> None:
+    few = dataclasses.replace(SMALL, schedule="1f1b", microbatches=8)
+    page = seen.open(address, few, mode="state")
+    last = lambda: int(page.locator(".player input").get_attribute("max") or 0)
+    alone = last()
+    page.select_option("[data-compare]", "gpipe")
+    page.wait_for_function(f"Number(document.querySelector('.player input').max) > {alone}")
+    assert last() == builders.build("gpipe", few.pipe, few.microbatches).ticks - 1
+    page.locator(".player input").focus()
+    page.keyboard.press("End")
+    page.wait_for_function(f"document.querySelector('.player output').innerText === 'tick {last() + 1}/{last() + 1}'")
+    assert page.locator(".inspector .now").count() == 2
 
 
 def test_the_story_reaches_its_end(seen: Seen, address: str) -> None:

@@ -64,6 +64,12 @@ def test_there_is_nothing_else(address: str, path: str) -> None:
     assert "there are / and /api/" in json.loads(text)["en"]
 
 
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_an_error(port: int) -> None:
+    with pytest.raises(MeshkitError, match=rf"--port {port}: from 1 to 65535"):
+        server(WORLD, Boot("", [], {}), port)
+
+
 def test_a_port_that_is_taken_is_an_error(address: str) -> None:
     with pytest.raises(MeshkitError, match="choose another"):
         server(WORLD, Boot("", [], {}), int(address.rpartition(":")[2]))

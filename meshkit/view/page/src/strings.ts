@@ -152,7 +152,7 @@ const strings = {
   "state.legend.B": ["B backward", "B 反向"],
   "state.legend.I": ["I input gradient", "I 输入梯度"],
   "state.legend.W": ["W weight gradient", "W 权重梯度"],
-  "cause.fill": ["bubble, fill: the first microbatch is still on its way", "气泡·填充：第一个 microbatch 还在途中"],
+  "cause.fill": ["bubble, fill: no microbatch has gone to the last stage and come back yet", "气泡·填充：还没有 microbatch 走到最后一个 stage 并返回"],
   "cause.drain": ["bubble, drain: no forward is left, the last ones come back", "气泡·排空：前向已做完，等最后的反向回来"],
   "cause.imbalance": ["bubble, wait: for a busier stage or for what has not arrived", "气泡·等待：等更忙的 stage 或尚未到达的数据"],
   "cause.short.fill": ["fill", "填充"],

@@ -33,9 +33,13 @@ export function useOther(overview: Overview): Table | null {
 export const timeOf = (table: Table, tick: number): number =>
   clock.value === "ticks" ? tick : clock.value === "ms" ? table.tick_ms[tick] : (tick / table.ticks) * table.free_ms;
 
-/** The tick that goes on at a time of a clock. */
+/** The schedule that the cursor's ticks are of: the one that ends last. */
+export const leading = (table: Table, other: Table | null): Table =>
+  other && total(other, clock.value) > total(table, clock.value) ? other : table;
+
+/** The tick that goes on at a time of a clock; after a schedule's end, its last. */
 export function tickAt(table: Table, time: number): number {
-  const tick = clock.value === "ms" ? table.tick_ms.findLastIndex((start) => start <= time) : Math.floor((time / total(table, clock.value)) * table.ticks);
+  const tick = clock.value === "ticks" ? time : clock.value === "ms" ? table.tick_ms.findLastIndex((start) => start <= time) : Math.floor((time / total(table, clock.value)) * table.ticks);
   return Math.max(0, Math.min(table.ticks - 1, tick));
 }
 
@@ -45,18 +49,19 @@ export function State({ overview }: { overview: Overview }) {
   const [width, setWidth] = useState(800);
   const [from, setFrom] = useState(0);
   const [hover, setHover] = useState<{ words: string; stage: number; x: number; y: number; spot?: Spot; table?: Table } | null>(null);
-  const longest = table ? Math.max(total(table, clock.value), other ? total(other, clock.value) : 0) : 1;
-  const perTick = table ? total(table, clock.value) / table.ticks : 1;
+  const lead = table && leading(table, other);
+  const longest = lead ? total(lead, clock.value) : 1;
+  const perTick = lead ? longest / lead.ticks : 1;
   const span = Math.min(longest, ((width - LEFT - RIGHT) / NARROWEST) * perTick);
-  const at = table ? Math.min(cursor.value, table.ticks - 1) : 0;
-  const now = table ? timeOf(table, at) : 0;
+  const at = lead ? Math.min(cursor.value, lead.ticks - 1) : 0;
+  const now = lead ? timeOf(lead, at) : 0;
   // The window follows the cursor when it would leave it.
   useEffect(() => {
     if (now < from) setFrom(Math.max(0, now - span * 0.1));
     else if (now + perTick > from + span) setFrom(Math.min(longest - span, now - span * 0.5));
     else if (from + span > longest) setFrom(Math.max(0, longest - span));
   }, [now, span, longest]);
-  if (!table) return <p class="loading">{t("frame.loading")}</p>;
+  if (!table || !lead) return <p class="loading">{t("frame.loading")}</p>;
 
   const shownTables = other ? [table, other] : [table];
   const most = Math.max(1, ...shownTables.flatMap((one) => one.in_flight.map((row) => Math.max(...row))));
@@ -90,7 +95,7 @@ export function State({ overview }: { overview: Overview }) {
       gantt(pen, one, clock.value, frame, most);
       if (hover?.table === one && hover.spot!.action >= 0) trail(pen, one, clock.value, frame, hover.spot!.action);
     });
-    cursorLine(pen, placed, table, at);
+    cursorLine(pen, placed, lead, at);
     const bottom = placed.at(-1)!;
     if (below) {
       const frame = measuredFrame(size);
@@ -107,9 +112,9 @@ export function State({ overview }: { overview: Overview }) {
     const frame = frames(size)[0];
     const [a, b] = strip ? [0, longest] : [frame.from, frame.to];
     const time = a + ((x - LEFT) / frame.width) * (b - a);
-    cursor.value = tickAt(table, time);
+    cursor.value = tickAt(lead, time);
   };
-  const label = `${t("state.tick")} ${at + 1}/${table.ticks}${clock.value === "ticks" ? "" : ` · ${seconds(now / 1e3)}`}`;
+  const label = `${t("state.tick")} ${at + 1}/${lead.ticks}${clock.value === "ticks" ? "" : ` · ${seconds(now / 1e3)}`}`;
   return (
     <>
       <div class="toolbar">
@@ -156,11 +161,11 @@ export function State({ overview }: { overview: Overview }) {
           const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
           if (!by) return;
           event.preventDefault();
-          cursor.value = Math.max(0, Math.min(table.ticks - 1, at + by));
+          cursor.value = Math.max(0, Math.min(lead.ticks - 1, at + by));
         }}
       />
       {hover && <Tip {...hover} width={width} />}
-      <Player at={at} last={table.ticks - 1} onMove={(to) => (cursor.value = to)} label={label} pace={4} />
+      <Player at={at} last={lead.ticks - 1} onMove={(to) => (cursor.value = to)} label={label} pace={4} />
     </>
   );
 }

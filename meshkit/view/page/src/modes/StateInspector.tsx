@@ -7,7 +7,7 @@ import { MEMORY, memoryColour } from "../palette";
 import { SeeAlso } from "../parts/Code";
 import { clock, cursor, usePart } from "../store";
 import { t, type Key } from "../strings";
-import { tickAt, timeOf, useOther } from "./State";
+import { leading, tickAt, timeOf, useOther } from "./State";
 
 const BUILDER: Record<string, string> = {
   gpipe: "meshkit/pipeline/builders.py:gpipe", "1f1b": "meshkit/pipeline/builders.py:one_f_one_b",
@@ -18,15 +18,16 @@ export function StateInspector({ overview }: { overview: Overview }) {
   const { data: table } = usePart("schedule");
   const other = useOther(overview);
   if (!table) return null;
-  const at = Math.min(cursor.value, table.ticks - 1);
+  const lead = leading(table, other);
+  const time = timeOf(lead, Math.min(cursor.value, lead.ticks - 1));
   return (
     <div class="inspector" aria-live="polite">
       <h2>{t("state.now")}</h2>
-      {clock.value === "free" ? <Free table={table} time={timeOf(table, at)} /> : <Now table={table} at={at} overview={overview} />}
+      {clock.value === "free" ? <Free table={table} time={time} /> : <Now table={table} at={tickAt(table, time)} overview={overview} />}
       {other && (
         <>
           <h2>{other.name}</h2>
-          {clock.value === "free" ? <Free table={other} time={timeOf(table, at)} /> : <Now table={other} at={tickAt(other, timeOf(table, at))} overview={overview} />}
+          {clock.value === "free" ? <Free table={other} time={time} /> : <Now table={other} at={tickAt(other, time)} overview={overview} />}
         </>
       )}
       <SeeAlso chapter="bubble" code={[BUILDER[String(overview.setting.schedule)], clock.value === "free" ? "meshkit/pipeline/timeline.py:asynchronous" : "meshkit/pipeline/timeline.py:lock_step", "meshkit/pipeline/timeline.py:Timeline.idle", "meshkit/pipeline/executor.py:_Run.tick"]} />
