@@ -10,6 +10,7 @@ from meshkit.cli import main
 from meshkit.config import MeshShape, ModelConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
+from meshkit.pipeline import builders
 from meshkit.planner.command import show
 from meshkit.planner.estimate import estimate
 from meshkit.planner.explain import arithmetic, diagnose
@@ -92,6 +93,13 @@ def test_thousands_of_devices() -> None:
     found = plan(model="llama3-405b", cluster="16384xh100", global_batch=4096, sequence=8192)
     assert found.best[0].layout.mesh.devices == 16384
     assert found.best[0].layout.mesh.tensor <= 8
+
+
+def test_no_search_builds_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of uneven stages and microbatches would take minutes: their time comes from the builders' ticks."""
+    monkeypatch.setattr(builders, "from_ticks", None)
+    found = plan(model="llama3-405b", cluster="1680xh100", global_batch=1680)
+    assert len({(row.layout.mesh.pipe, row.layout.microbatches) for row in found.best}) > 100
 
 
 def test_a_configs_own_mesh_is_ranked() -> None:
