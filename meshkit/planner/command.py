@@ -161,14 +161,19 @@ def _times(rows: list[tuple[int, Estimate]]) -> Table:
             layout.schedule + virtual,
             layout.recompute,
             str(layout.zero),
-            f"{found.step:.3f}",
+            _digits(found.step),
             f"{found.tokens_per_second:,.0f}",
             f"{found.mfu:.1%}",
             f"{found.efficiency:.1%}",
             f"{found.utilisation:.1%}",
-            *(f"{found.seconds[kind]:.3f}" for kind in KINDS),
+            *(_digits(found.seconds[kind]) for kind in KINDS),
         )
     return table
+
+
+def _digits(seconds: float) -> str:
+    """Thousandths, and of what is short three digits that say something."""
+    return f"{seconds:.3f}" if seconds >= 1 or seconds == 0 else f"{seconds:.3g}"
 
 
 def _memory(rows: list[tuple[int, Estimate]]) -> Table:
@@ -197,13 +202,13 @@ def _print_explanation(rank: int, found: Estimate, plan: Plan, console: Console)
     for column in table.columns[:-1]:
         column.justify = "left"
     for name, kind, how, seconds in arithmetic(found):
-        table.add_row(name, kind, how, f"{seconds:.4f}")
+        table.add_row(name, kind, how, _digits(seconds))
     table.add_section()
-    table.add_row("step", "", "", f"{found.step:.4f}")
+    table.add_row("step", "", "", _digits(found.step))
     console.print(table)
     say = lambda text: console.print(text, highlight=False)
     say(
-        f"η = {found.seconds['compute']:.3f} / {found.step:.3f} = {found.efficiency:.1%};  "
+        f"η = {_digits(found.seconds['compute'])} / {_digits(found.step)} = {found.efficiency:.1%};  "
         f"U = m/(m + (P−1)/v) = {found.utilisation:.1%};  bubble {found.bubble:.1%} of the step"
     )
     diagnosis = diagnose(found)
@@ -221,7 +226,7 @@ def _print_explanation(rank: int, found: Estimate, plan: Plan, console: Console)
 def _change(found: Estimate, change: Change) -> str:
     new = change.estimate
     return (
-        f"{change.what}: {found.step:.3f} → {new.step:.3f} s ({new.step / found.step - 1:+.1%}), "
+        f"{change.what}: {_digits(found.step)} → {_digits(new.step)} s ({new.step / found.step - 1:+.1%}), "
         f"{found.peak_memory / GIB:.1f} → {new.peak_memory / GIB:.1f} GiB"
     )
 
@@ -229,5 +234,8 @@ def _change(found: Estimate, change: Change) -> str:
 def _against_first(found: Estimate, first: Estimate) -> str:
     """Why the row is not the first: where its seconds go beyond the first's."""
     more = {kind: found.seconds[kind] - first.seconds[kind] for kind in KINDS}
-    parts = ", ".join(f"{kind} {delta:+.3f}" for kind, delta in sorted(more.items(), key=lambda item: -item[1]))
-    return f"behind row 1 ({first.layout}) by {found.step - first.step:.3f} s: {parts}"
+    parts = ", ".join(
+        f"{kind} {'+' if delta >= 0 else '−'}{_digits(abs(delta))}"
+        for kind, delta in sorted(more.items(), key=lambda item: -item[1])
+    )
+    return f"behind row 1 ({first.layout}) by {_digits(found.step - first.step)} s: {parts}"

@@ -104,7 +104,7 @@ def _too_small(found: Plan) -> str:
         except MeshkitError:
             continue
         if enough.best:
-            ways.append(f"{devices} devices would do ({enough.best[0].layout})")
+            ways.append(f"{devices} devices would do, if not fewer ({enough.best[0].layout})")
             break
     kinds = max(tight.memory, key=lambda stage: sum(stage.values()))
     if tight.peak_memory - kinds["activations"] <= tight.budget:

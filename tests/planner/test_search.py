@@ -13,7 +13,7 @@ from meshkit.models.presets import sizes
 from meshkit.pipeline import builders
 from meshkit.planner.command import show
 from meshkit.planner.estimate import estimate
-from meshkit.planner.explain import arithmetic, diagnose
+from meshkit.planner.explain import arithmetic, diagnose, neighbours
 from meshkit.planner.layout import Job, Layout
 from meshkit.planner.search import layouts, legal
 
@@ -44,6 +44,17 @@ def test_70b_on_64_gpus_in_nodes_of_8(book) -> None:
 def test_the_arithmetic_adds_up_to_the_step(book) -> None:
     for found in book.best[:5]:
         assert sum(seconds for *_, seconds in arithmetic(found)) == pytest.approx(found.step)
+
+
+def test_advice_on_data_traffic_shortens_it() -> None:
+    """At zero 1 the only lower level lengthens it; the change that is named does not."""
+    mesh = MeshShape(data=64, tensor=4, pipe=2)
+    found = plan(model="llama3-70b", cluster="512xH100", mesh=mesh)
+    row = found.best[(found.rank_of(mesh) or 0) - 1]
+    diagnosis = diagnose(row)
+    assert "communication-bound (data)" in diagnosis.bound
+    [change] = [layout for what, layout in neighbours(row) if diagnosis.bound.endswith(f": {what}")]
+    assert estimate(row.job, change, row.cluster).seconds["data"] < row.seconds["data"]
 
 
 def test_96_devices_with_stages_of_uneven_layers() -> None:
