@@ -78,14 +78,17 @@ def _mesh(text: str) -> MeshShape:
 
 
 def chosen(plan: Plan, explain: int | None) -> tuple[int, Estimate] | None:
-    """The row to explain: the one asked for, else that of the mesh asked for. Raises MeshkitError for no such row."""
+    """The row to explain: the one asked for, else the config's own, else the fastest of the mesh asked for.
+
+    Raises MeshkitError for no such row.
+    """
     if explain is not None:
         if not 1 <= explain <= len(plan.best):
             raise MeshkitError(f"--explain {explain}: rows go from 1 to {len(plan.best)}")
         return explain, plan.best[explain - 1]
     if plan.asked is None:
         return None
-    rank = plan.rank_of(plan.asked)
+    rank = plan.own_rank or plan.rank_of(plan.asked)
     if rank is None:
         raise MeshkitError(
             f"mesh {plan.asked}: no layout of it fits {plan.cluster}; the fastest that does: {plan.best[0].layout}"
@@ -197,7 +200,10 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _print_explanation(rank: int, found: Estimate, plan: Plan, console: Console) -> None:
-    console.print(f"\n[bold]Row {rank}[/]: {found.layout}", highlight=False)
+    own = ", the config's own" if rank == plan.own_rank else ""
+    console.print(f"\n[bold]Row {rank}[/]{own}: {found.layout}", highlight=False)
+    if plan.own is not None and found.layout.mesh == plan.own.mesh and plan.own_rank is None:
+        console.print(f"the config's own is not among the rows: {plan.own}", highlight=False)
     table = _table("", "term", "kind", "count × (volume ÷ rate + latency)", "seconds")
     for column in table.columns[:-1]:
         column.justify = "left"

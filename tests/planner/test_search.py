@@ -7,7 +7,7 @@ import pytest
 
 from meshkit import plan
 from meshkit.cli import main
-from meshkit.config import MeshShape, ModelConfig
+from meshkit.config import MeshShape, ModelConfig, RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
 from meshkit.pipeline import builders
@@ -117,6 +117,9 @@ def test_a_configs_own_mesh_is_ranked() -> None:
     config = {"model.preset": "llama3-8b", "data.batch": 64, "data.sequence": 4096, "mesh.tensor": 2, "mesh.pipe": 2}
     found = plan(config, "8xh100")
     assert found.asked == MeshShape(data=2, tensor=2, pipe=2)
+    assert found.own_rank is not None
+    row = found.best[found.own_rank - 1].layout
+    assert (row.mesh, row.schedule, row.microbatches) == (found.asked, "1f1b", RunConfig().pipeline.microbatches)
 
 
 def test_what_no_estimate_knows_is_named_not_dropped(capsys: pytest.CaptureFixture[str]) -> None:
