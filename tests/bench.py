@@ -64,6 +64,7 @@ def import_seconds() -> float:
 PLANS = (
     ("llama3-70b", "4096xh100", 512),
     ("llama3-405b", "16384xh100", 2048),
+    ("llama3-405b", "15360xh100", 15360),
 )
 """Model, cluster, global batch."""
 

@@ -6,7 +6,8 @@ forward and a backward: a stage that did only one of them would wait for neighbo
 What they cost in ticks, time and slots is said in `closed_forms.py`.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,24 +17,45 @@ from meshkit.errors import MeshkitError, nearest
 from meshkit.pipeline import grid
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, from_ticks
 
+Ticks = Mapping[str, np.ndarray]
+"""Kind of action -> when it happens: int array [microbatch, group], as `Schedule.ticks_of` returns it."""
 
-def gpipe(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
+
+@dataclasses.dataclass(frozen=True)
+class Builder:
+    """A schedule's name and its ticks; called with the same arguments, it builds the table that has them."""
+
+    name: str
+    ticks: Callable[[int, int, int, int], Ticks]
+
+    def __call__(self, stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
+        return from_ticks(self.name, stages, self.ticks(stages, microbatches, chunks, hop), hop)
+
+
+def _named(name: str) -> Callable[[Callable[[int, int, int, int], Ticks]], Builder]:
+    return lambda ticks: Builder(name, ticks)
+
+
+@_named("gpipe")
+def gpipe(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Ticks:
     """All forwards, then all backwards: stored activations grow with the microbatches (arXiv 1811.06965)."""
     i, s, last = *_grid(stages, microbatches, chunks, "gpipe"), stages - 1
     forward = i + hop * s
-    return from_ticks("gpipe", stages, {FORWARD: forward, BACKWARD: forward.max() + 1 + i + hop * (last - s)}, hop)
+    return {FORWARD: forward, BACKWARD: forward.max() + 1 + i + hop * (last - s)}
 
 
-def one_f_one_b(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
+@_named("1f1b")
+def one_f_one_b(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Ticks:
     """A backward as soon as its microbatch has left the last stage (PipeDream-flush, arXiv 2006.09503).
 
     Few microbatches are in flight, whatever their number; with hop = 1 the bubble is the ideal one.
     """
     i, s, last = *_grid(stages, microbatches, chunks, "1f1b"), stages - 1
-    return from_ticks("1f1b", stages, {FORWARD: i + hop * s, BACKWARD: i + hop * (2 * last - s)}, hop)
+    return {FORWARD: i + hop * s, BACKWARD: i + hop * (2 * last - s)}
 
 
-def interleaved(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
+@_named("interleaved")
+def interleaved(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Ticks:
     """1F1B over v chunks a stage: the bubble shrinks, hops and stored activations grow (arXiv 2104.04473).
 
     Microbatches go through a chunk in groups of P, so m must be a multiple of P; with g, j = divmod(i, P)
@@ -54,10 +76,11 @@ def interleaved(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -
     start = g * stages * chunks + j
     forward = start + c * stages + s
     backward = start + (chunks - 1 - c) * stages + (stages - 1 - s) + chunks * stages - 1
-    return from_ticks("interleaved", stages, {FORWARD: forward, BACKWARD: backward})
+    return {FORWARD: forward, BACKWARD: backward}
 
 
-def zero_bubble(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
+@_named("zero-bubble")
+def zero_bubble(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Ticks:
     """1F1B with the backward split: the weight gradients wait for stage 0's tick (after ZB-H1, arXiv 2401.10241).
 
     While the pipeline fills, ticks hold F or F+I; the W that 1F1B would do there move into the drain,
@@ -65,8 +88,7 @@ def zero_bubble(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -
     hop·(P−1) + 1 microbatches' inputs and output gradients of linears between I and W.
     """
     i, s, last = *_grid(stages, microbatches, chunks, "zero-bubble"), stages - 1
-    ticks = {FORWARD: i + hop * s, INPUT: i + hop * (2 * last - s), WEIGHT: i + hop * (2 * last + 0 * s)}
-    return from_ticks("zero-bubble", stages, ticks, hop)
+    return {FORWARD: i + hop * s, INPUT: i + hop * (2 * last - s), WEIGHT: i + hop * (2 * last + 0 * s)}
 
 
 def forward_only(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
@@ -83,8 +105,6 @@ def forward_only(stages: int, microbatches: int, chunks: int = 1, hop: int = 1) 
     i, s = _grid(stages, microbatches, chunks, "forward")
     return from_ticks("forward", stages, {FORWARD: i + hop * s}, hop)
 
-
-Builder = Callable[[int, int, int, int], Schedule]
 
 BUILDERS: dict[str, Builder] = {
     "gpipe": gpipe,

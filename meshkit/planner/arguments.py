@@ -12,7 +12,13 @@ def add(commands: Any) -> None:
     plan = add_command(commands, "plan", _plan, "rank the layouts of a model on a cluster by their time")
     plan.add_argument("config", metavar="CONFIG", nargs="?", help="a TOML file; or --model")
     plan.add_argument("--model", metavar="PRESET", help="a preset instead of a config")
-    plan.add_argument("--cluster", metavar="64xh100", default="8xh100", help="devices and their kind, or a TOML file")
+    plan.add_argument(
+        "--cluster",
+        metavar="64xh100",
+        default="8xh100",
+        help="devices and their kind, or a TOML file (default: 8xh100). The file: accelerator, or [device]; nodes, "
+        "per_node, per_rack; [links.node], [links.network], [links.spine]",
+    )
     plan.add_argument("--nodes-of", type=int, metavar="N", help="devices of a node (default: the kind's)")
     plan.add_argument("--global-batch", type=int, metavar="N", help="samples of a step (default: 512, or the config's)")
     plan.add_argument("--sequence", type=int, metavar="N", help="tokens a sample (default: 4096, or the config's)")

@@ -39,7 +39,7 @@ def estimated(config: RunConfig, cluster: Cluster, vocab: int | None) -> Estimat
     """The planner's estimate of a config whose mesh is resolved, or why there is none."""
     model, data = sizes(config.model, vocab), config.data
     unusual = beyond(config, model)
-    if config.precision != "bfloat16":
+    if config.precision not in cluster.accelerator.flops:
         unusual.append(f"precision = {config.precision}")
     job, layout = Job(config.model.preset, model, data.batch, data.sequence, config.precision), None
     if not unusual:

@@ -78,14 +78,17 @@ def _mesh(text: str) -> MeshShape:
 
 
 def chosen(plan: Plan, explain: int | None) -> tuple[int, Estimate] | None:
-    """The row to explain: the one asked for, else that of the mesh asked for. Raises MeshkitError for no such row."""
+    """The row to explain: the one asked for, else the config's own, else the fastest of the mesh asked for.
+
+    Raises MeshkitError for no such row.
+    """
     if explain is not None:
         if not 1 <= explain <= len(plan.best):
             raise MeshkitError(f"--explain {explain}: rows go from 1 to {len(plan.best)}")
         return explain, plan.best[explain - 1]
     if plan.asked is None:
         return None
-    rank = plan.rank_of(plan.asked)
+    rank = plan.own_rank or plan.rank_of(plan.asked)
     if rank is None:
         raise MeshkitError(
             f"mesh {plan.asked}: no layout of it fits {plan.cluster}; the fastest that does: {plan.best[0].layout}"
@@ -161,14 +164,19 @@ def _times(rows: list[tuple[int, Estimate]]) -> Table:
             layout.schedule + virtual,
             layout.recompute,
             str(layout.zero),
-            f"{found.step:.3f}",
+            _digits(found.step),
             f"{found.tokens_per_second:,.0f}",
             f"{found.mfu:.1%}",
             f"{found.efficiency:.1%}",
             f"{found.utilisation:.1%}",
-            *(f"{found.seconds[kind]:.3f}" for kind in KINDS),
+            *(_digits(found.seconds[kind]) for kind in KINDS),
         )
     return table
+
+
+def _digits(seconds: float) -> str:
+    """Thousandths, and of what is short three digits that say something."""
+    return f"{seconds:.3f}" if seconds >= 1 or seconds == 0 else f"{seconds:.3g}"
 
 
 def _memory(rows: list[tuple[int, Estimate]]) -> Table:
@@ -192,18 +200,21 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _print_explanation(rank: int, found: Estimate, plan: Plan, console: Console) -> None:
-    console.print(f"\n[bold]Row {rank}[/]: {found.layout}", highlight=False)
+    own = ", the config's own" if rank == plan.own_rank else ""
+    console.print(f"\n[bold]Row {rank}[/]{own}: {found.layout}", highlight=False)
+    if plan.own is not None and found.layout.mesh == plan.own.mesh and plan.own_rank is None:
+        console.print(f"the config's own is not among the rows: {plan.own}", highlight=False)
     table = _table("", "term", "kind", "count × (volume ÷ rate + latency)", "seconds")
     for column in table.columns[:-1]:
         column.justify = "left"
     for name, kind, how, seconds in arithmetic(found):
-        table.add_row(name, kind, how, f"{seconds:.4f}")
+        table.add_row(name, kind, how, _digits(seconds))
     table.add_section()
-    table.add_row("step", "", "", f"{found.step:.4f}")
+    table.add_row("step", "", "", _digits(found.step))
     console.print(table)
     say = lambda text: console.print(text, highlight=False)
     say(
-        f"η = {found.seconds['compute']:.3f} / {found.step:.3f} = {found.efficiency:.1%};  "
+        f"η = {_digits(found.seconds['compute'])} / {_digits(found.step)} = {found.efficiency:.1%};  "
         f"U = m/(m + (P−1)/v) = {found.utilisation:.1%};  bubble {found.bubble:.1%} of the step"
     )
     diagnosis = diagnose(found)
@@ -221,7 +232,7 @@ def _print_explanation(rank: int, found: Estimate, plan: Plan, console: Console)
 def _change(found: Estimate, change: Change) -> str:
     new = change.estimate
     return (
-        f"{change.what}: {found.step:.3f} → {new.step:.3f} s ({new.step / found.step - 1:+.1%}), "
+        f"{change.what}: {_digits(found.step)} → {_digits(new.step)} s ({new.step / found.step - 1:+.1%}), "
         f"{found.peak_memory / GIB:.1f} → {new.peak_memory / GIB:.1f} GiB"
     )
 
@@ -229,5 +240,8 @@ def _change(found: Estimate, change: Change) -> str:
 def _against_first(found: Estimate, first: Estimate) -> str:
     """Why the row is not the first: where its seconds go beyond the first's."""
     more = {kind: found.seconds[kind] - first.seconds[kind] for kind in KINDS}
-    parts = ", ".join(f"{kind} {delta:+.3f}" for kind, delta in sorted(more.items(), key=lambda item: -item[1]))
-    return f"behind row 1 ({first.layout}) by {found.step - first.step:.3f} s: {parts}"
+    parts = ", ".join(
+        f"{kind} {'+' if delta >= 0 else '−'}{_digits(abs(delta))}"
+        for kind, delta in sorted(more.items(), key=lambda item: -item[1])
+    )
+    return f"behind row 1 ({first.layout}) by {_digits(found.step - first.step)} s: {parts}"

@@ -7,7 +7,7 @@ from meshkit.config import MeshShape
 from meshkit.planner.estimate import Estimate, estimate_on, workload
 from meshkit.planner.layout import Layout
 from meshkit.planner.search import RECOMPUTE, ZERO, legal
-from meshkit.planner.workload import BUBBLE, COMPUTE, DATA, PIPE, TENSOR
+from meshkit.planner.workload import BUBBLE, COMPUTE, PIPE, TENSOR
 
 SHORT = 0.05
 """A kind of time under this share of the step is not what to tune for."""
@@ -18,10 +18,10 @@ FULL = 0.9
 CURES = {
     TENSOR: "lower T",
     PIPE: "fewer stages or larger microbatches",
-    DATA: "more microbatches a step, or a lower zero",
     BUBBLE: "raise m, lower P, or interleave",
 }
-"""What to try first, by the kind of time that is long."""
+"""What to try first, by the kind of time that is long. What shortens DATA depends on zero and on what it is beside:
+see `_cure`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +51,10 @@ def diagnose(found: Estimate) -> Diagnosis:
     blocked = fastest([change for change in faster if not change.estimate.fits])
     if change is not None and blocked is not None and change.estimate.step <= blocked.estimate.step:
         blocked = None
-    return Diagnosis(_bound(found, blocked is not None), change, blocked)
+    return Diagnosis(_bound(found, blocked is not None, faster), change, blocked)
 
 
-def _bound(found: Estimate, is_blocked: bool) -> str:
+def _bound(found: Estimate, is_blocked: bool, faster: list[Change]) -> str:
     share = {kind: seconds / found.step for kind, seconds in found.seconds.items()}
     kind = max((k for k in share if k != COMPUTE), key=lambda k: share[k])
     use, gib = found.peak_memory / found.budget, 2**30
@@ -63,10 +63,19 @@ def _bound(found: Estimate, is_blocked: bool) -> str:
         return f"memory over: it needs {memory}: more stages, more T, recomputation, or a higher zero"
     if share[kind] > SHORT:
         name = "bubble-bound" if kind == BUBBLE else f"communication-bound ({kind})"
-        return f"{name}: {share[kind]:.1%} of the step: {CURES[kind]}"
+        return f"{name}: {share[kind]:.1%} of the step: {_cure(found, kind, faster)}"
     if is_blocked and use > FULL:
         return f"memory-bound: it takes {memory}, and what would be faster does not fit"
     return f"compute-bound: {share[COMPUTE]:.1%} of the step computes"
+
+
+def _cure(found: Estimate, kind: str, faster: list[Change]) -> str:
+    """What shortens a kind of time: for DATA the neighbour that fits, shortens it, and is fastest."""
+    if kind in CURES:
+        return CURES[kind]
+    shorter = [c for c in faster if c.estimate.fits and c.estimate.seconds[kind] < found.seconds[kind]]
+    best = min(shorter, key=lambda change: change.estimate.step, default=None)
+    return best.what if best is not None else "no single change that fits shortens it"
 
 
 def _estimated(found: Estimate, layout: Layout) -> Estimate:

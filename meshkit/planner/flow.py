@@ -1,12 +1,13 @@
 """How long a pipeline takes, from what a stage's actions take: the tables' own time, without running through them.
 
 Lock-step (meshkit): a tick lasts as long as its busiest stage. Where all chunks are alike, that is a closed form;
-else the table is built, once, for few microbatches, and prolonged: in the steady
+else the ticks of the table are gone through, once, for few microbatches, and prolonged: in the steady
 state more microbatches always cost the same. Asynchronous (one program a stage): the longest path.
 """
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,21 +48,36 @@ def table(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
     return builders.build(name, stages, microbatches, chunks)
 
 
-@functools.lru_cache(maxsize=1024)
-def _loads(name: str, stages: int, m: int, chunks: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Layers by kind that stages go through in a tick, [tick, stage, kind], of ticks that differ; how often each is."""
-    schedule = table(name, stages, m, chunks)
-    loads = np.zeros((schedule.ticks, stages, len(schedule.kinds)), int)
-    kinds = {kind: number for number, kind in enumerate(schedule.kinds)}
-    for tick, stage, action in schedule:
-        loads[tick, stage, kinds[action.kind]] += counts[action.chunk * stages + stage]
-    return np.unique(loads, axis=0, return_counts=True)
+class _Loads(NamedTuple):
+    """A table as far as its time goes. cells: layers of each of `kinds` that a stage goes through in a tick, those that
+    differ, [cell, kind]; present: which cells a tick has, of ticks that differ, bool [tick, cell]; times: how often
+    each such tick is."""
+
+    kinds: tuple[str, ...]
+    cells: np.ndarray
+    present: np.ndarray
+    times: np.ndarray
+
+
+@functools.lru_cache(maxsize=8192)
+def _loads(name: str, stages: int, m: int, chunks: int, counts: tuple[int, ...]) -> _Loads:
+    """From the builder's ticks alone: the table itself, with its laws checked, would take a hundred times as long."""
+    ticks = builders.BUILDERS[name].ticks(stages, m, chunks, HOP)
+    levels = np.array(sorted({0, *counts}))
+    layers, stage = np.searchsorted(levels, counts), np.arange(stages * chunks) % stages
+    codes = np.zeros((1 + max(int(when.max()) for when in ticks.values()), stages), int)
+    for digit, when in enumerate(ticks.values()):
+        codes[when, stage] += layers * len(levels) ** digit  # a cell has at most one action of a kind
+    digits = np.arange(len(levels) ** len(ticks))[:, None] // len(levels) ** np.arange(len(ticks))
+    present = np.zeros((len(codes), len(digits)), bool)
+    present[np.arange(len(codes))[:, None], codes] = True
+    return _Loads(tuple(ticks), levels[digits % len(levels)], *np.unique(present, axis=0, return_counts=True))
 
 
 def _table_time(name: str, stages: int, m: int, chunks: int, costs: Costs, counts: tuple[int, ...]) -> float:
-    loads, times = _loads(name, stages, m, chunks, counts)
-    each = np.array([costs[kind] for kind in table(name, stages, m, chunks).kinds])
-    return float((loads @ each).max(axis=1) @ times)
+    kinds, cells, present, times = _loads(name, stages, m, chunks, counts)
+    each = cells @ np.array([costs[kind] for kind in kinds])
+    return float(np.where(present, each, 0.0).max(axis=1) @ times)
 
 
 # --- one program a stage --------------------------------------------------------------------------

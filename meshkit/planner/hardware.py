@@ -88,9 +88,13 @@ def _device(
     float8: float | None = None,
     between: tuple[str, float] = INFINIBAND,
     efficiency: Efficiency | None = None,
+    float32: float | None = None,
 ) -> dict:
-    """From TFLOP/s, GB of memory (vendors' GB of HBM is 2^30), TB/s, GB/s a direction, GB/s a device."""
-    rates = {"bfloat16": tflops * TERA, "float32": tflops * TERA / 2}
+    """From TFLOP/s, GB of memory (vendors' GB of HBM is 2^30), TB/s, GB/s a direction, GB/s a device.
+
+    float32: where there is no TF32, whose rate is half of bfloat16's in NVIDIA's and AMD's data sheets.
+    """
+    rates = {"bfloat16": tflops * TERA, "float32": (float32 or tflops / 2) * TERA}
     return dict(
         flops=rates | ({"float8": float8 * TERA} if float8 else {}),
         memory=memory * GIB,
@@ -113,7 +117,9 @@ fitted, attention is FlashAttention 2's (arXiv 2307.08691)."""
 CATALOGUE: dict[str, Accelerator] = {
     name: Accelerator(name, **values)
     for name, values in {
-        "v100": _device(125, 32, 0.9, 8, NVLINK3, 150, 12.5, f"{LLM_ANALYSIS}; its rate is float16's"),
+        "v100": _device(
+            125, 32, 0.9, 8, NVLINK3, 150, 12.5, f"{LLM_ANALYSIS}; its rate is float16's", float32=15.7
+        ),  # float32: NVIDIA's V100 data sheet
         "a100-40": _device(312, 40, 1.555, 8, NVLINK3, 300, 25, LLM_ANALYSIS, efficiency=AMPERE),
         "a100-80": _device(
             312, 80, 2.0, 8, NVLINK3, 300, 25, f"{ML_ENGINEERING}; network: {LLM_ANALYSIS}", efficiency=AMPERE
@@ -141,7 +147,7 @@ NETWORKS = {
 
 
 def accelerator(name: str) -> Accelerator:
-    """The catalogue's entry. Raises MeshkitError for an unknown name."""
-    if name not in CATALOGUE:
-        raise MeshkitError(f"accelerator {name!r}: not in the catalogue; {nearest(name, CATALOGUE)}")
-    return CATALOGUE[name]
+    """The catalogue's entry, in capitals or not. Raises MeshkitError for an unknown name."""
+    if name.lower() not in CATALOGUE:
+        raise MeshkitError(f"accelerator {name!r}: not in the catalogue; {nearest(name.lower(), CATALOGUE)}")
+    return CATALOGUE[name.lower()]

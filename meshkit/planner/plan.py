@@ -13,7 +13,7 @@ from meshkit.pipeline.costs import WIDENING, uncounted
 from meshkit.planner import cluster as clusters
 from meshkit.planner import search
 from meshkit.planner.cluster import Cluster
-from meshkit.planner.layout import Job, beyond
+from meshkit.planner.layout import Job, beyond, of_config
 from meshkit.planner.profile import PROFILES
 from meshkit.planner.search import Plan
 
@@ -54,11 +54,13 @@ def plan(
     if mesh is not None:
         mesh = resolve(mesh, on.devices)
         check_cut(job.sizes, mesh, job.sequence)
-    elif config is not None:
-        mesh = _own_mesh(run, on.devices)
+        own = None
+    else:
+        mesh = _own_mesh(run, on.devices) if config is not None else None
+        own = of_config(run, mesh) if mesh is not None and job.batch == run.data.batch else None
     # The pipeline's keys are what the search chooses.
     ignored = (key for key in beyond(run, job.sizes) if not key.startswith("pipeline."))
-    return dataclasses.replace(found, asked=mesh, ignored=tuple(ignored))
+    return dataclasses.replace(found, asked=mesh, own=own, ignored=tuple(ignored))
 
 
 def _own_mesh(run: RunConfig, devices: int) -> MeshShape | None:
@@ -104,7 +106,7 @@ def _too_small(found: Plan) -> str:
         except MeshkitError:
             continue
         if enough.best:
-            ways.append(f"{devices} devices would do ({enough.best[0].layout})")
+            ways.append(f"{devices} devices would do, if not fewer ({enough.best[0].layout})")
             break
     kinds = max(tight.memory, key=lambda stage: sum(stage.values()))
     if tight.peak_memory - kinds["activations"] <= tight.budget:

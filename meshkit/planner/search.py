@@ -21,8 +21,8 @@ VIRTUAL = (2, 4)
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What a search found. best: fitting layouts, fastest first. tried: how many are legal; tight: of those that do
-    not fit, the one that needs least memory. asked: a mesh whose rank is wanted. ignored: keys of the config
-    that change time or memory, and that no estimate knows."""
+    not fit, the one that needs least memory. asked: a mesh whose rank is wanted; own: the layout of the config that
+    was planned. ignored: keys of the config that change time or memory, and that no estimate knows."""
 
     job: Job
     cluster: Cluster
@@ -31,11 +31,17 @@ class Plan:
     tried: int
     tight: Estimate | None
     asked: MeshShape | None = None
+    own: Layout | None = None
     ignored: tuple[str, ...] = ()
 
     def rank_of(self, mesh: MeshShape) -> int | None:
         """Place (from 1) of the fastest fitting layout on `mesh`; None when none fits."""
         return next((k for k, found in enumerate(self.best, 1) if found.layout.mesh == mesh), None)
+
+    @property
+    def own_rank(self) -> int | None:
+        """Place (from 1) of the config's own layout; None when there is none, it does not fit, or was not tried."""
+        return next((k for k, found in enumerate(self.best, 1) if found.layout == self.own), None)
 
 
 def search(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Plan:

@@ -98,6 +98,25 @@ def test_a_folder_without_tables_or_a_table_without_columns_says_so(tmp_path: Pa
         report(tmp_path, None)
 
 
+def test_a_table_of_what_ran_out_of_memory_is_judged_without_a_picture(tmp_path: Path) -> None:
+    columns = "model,layers,hidden,heads,ffn,seq,vocab_inferred,gbs_inferred,dp_derived,tp,pp,mbs,sequence_parallel,"
+    columns += "recompute,kernel,status,step_time_s\n"
+    row = "13B,40,5120,40,13824,2048,128000,2048,64,1,1,8,False,disabled,torch,OOM Error,\n"
+    table = tmp_path / "hagemann_layouts.csv"
+    table.write_text(columns + row)
+    [_, *_, found] = report(tmp_path, tmp_path)
+    assert (found.covered, found.time, found.recall) == (1, None, 1)
+    assert not (tmp_path / "hagemann_layouts.png").exists()
+    table.write_text(columns)
+    assert report(tmp_path, tmp_path)[-1].covered == 0
+    table.write_text((columns + row).replace("dp_derived", "replicas"))
+    with pytest.raises(MeshkitError, match="no column dp_derived"):
+        report(tmp_path, None)
+    table.write_text(columns + row.replace("5120", "many"))
+    with pytest.raises(MeshkitError, match="'many'"):
+        report(tmp_path, None)
+
+
 def test_every_table_has_a_reader_that_checks_its_columns(tmp_path: Path) -> None:
     for name, reader in TABLES.items():
         path = tmp_path / f"{name}.csv"

@@ -7,12 +7,13 @@ import pytest
 
 from meshkit import plan
 from meshkit.cli import main
-from meshkit.config import MeshShape, ModelConfig
+from meshkit.config import MeshShape, ModelConfig, RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
+from meshkit.pipeline import builders
 from meshkit.planner.command import show
 from meshkit.planner.estimate import estimate
-from meshkit.planner.explain import arithmetic, diagnose
+from meshkit.planner.explain import arithmetic, diagnose, neighbours
 from meshkit.planner.layout import Job, Layout
 from meshkit.planner.search import layouts, legal
 
@@ -43,6 +44,17 @@ def test_70b_on_64_gpus_in_nodes_of_8(book) -> None:
 def test_the_arithmetic_adds_up_to_the_step(book) -> None:
     for found in book.best[:5]:
         assert sum(seconds for *_, seconds in arithmetic(found)) == pytest.approx(found.step)
+
+
+def test_advice_on_data_traffic_shortens_it() -> None:
+    """At zero 1 the only lower level lengthens it; the change that is named does not."""
+    mesh = MeshShape(data=64, tensor=4, pipe=2)
+    found = plan(model="llama3-70b", cluster="512xH100", mesh=mesh)
+    row = found.best[(found.rank_of(mesh) or 0) - 1]
+    diagnosis = diagnose(row)
+    assert "communication-bound (data)" in diagnosis.bound
+    [change] = [layout for what, layout in neighbours(row) if diagnosis.bound.endswith(f": {what}")]
+    assert estimate(row.job, change, row.cluster).seconds["data"] < row.seconds["data"]
 
 
 def test_96_devices_with_stages_of_uneven_layers() -> None:
@@ -94,10 +106,20 @@ def test_thousands_of_devices() -> None:
     assert found.best[0].layout.mesh.tensor <= 8
 
 
+def test_no_search_builds_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of uneven stages and microbatches would take minutes: their time comes from the builders' ticks."""
+    monkeypatch.setattr(builders, "from_ticks", None)
+    found = plan(model="llama3-405b", cluster="1680xh100", global_batch=1680)
+    assert len({(row.layout.mesh.pipe, row.layout.microbatches) for row in found.best}) > 100
+
+
 def test_a_configs_own_mesh_is_ranked() -> None:
     config = {"model.preset": "llama3-8b", "data.batch": 64, "data.sequence": 4096, "mesh.tensor": 2, "mesh.pipe": 2}
     found = plan(config, "8xh100")
     assert found.asked == MeshShape(data=2, tensor=2, pipe=2)
+    assert found.own_rank is not None
+    row = found.best[found.own_rank - 1].layout
+    assert (row.mesh, row.schedule, row.microbatches) == (found.asked, "1f1b", RunConfig().pipeline.microbatches)
 
 
 def test_what_no_estimate_knows_is_named_not_dropped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,14 @@ from meshkit.planner.hardware import NETWORKS, accelerator
 from meshkit.planner.layout import Job, Layout
 from meshkit.planner.profile import PROFILES, Profile
 
-Row = dict[str, str]
+
+class Row(dict[str, str]):
+    """A row of the file at `path`, by column."""
+
+    path: Path
+
+    def __missing__(self, column: str) -> str:
+        raise MeshkitError(f"{self.path}: it has no column {column}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +63,10 @@ def read(path: Path, columns: set[str]) -> list[tuple[int, Row]]:
         missing = columns - set(reader.fieldnames or ())
         if missing:
             raise MeshkitError(f"{path}: it has no column {', '.join(sorted(missing))}")
-        return [(line, row) for line, row in enumerate(reader, 2)]
+        found = [(line, Row(row)) for line, row in enumerate(reader, 2)]
+    for _, row in found:
+        row.path = path
+    return found
 
 
 def integers(row: Row, *columns: str) -> list[int]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshkit.errors import MeshkitError
+from meshkit.planner.evidence.cases import read
 from meshkit.planner.evidence.compiled import TABLE
 from meshkit.planner.evidence.judge import Judgement, Predicted, judge
 from meshkit.planner.evidence.tables import TABLES
@@ -28,8 +29,11 @@ def report(folder: Path, out: Path | None) -> list[Judgement]:
         raise MeshkitError(f"{folder}: it has none of the tables {', '.join(f'{name}.csv' for name in TABLES)}")
     judgements = []
     for name, path in ({TABLE.stem: TABLE} | found).items():
-        rows = len(path.read_text(encoding="utf-8").splitlines()) - 1
-        predicted = [Predicted(case, case.predicted()) for case in TABLES[name](path) if case is not None]
+        rows = len(read(path, set()))
+        try:
+            predicted = [Predicted(case, case.predicted()) for case in TABLES[name](path) if case is not None]
+        except ValueError as error:  # a word where a number is due
+            raise MeshkitError(f"{path}: {error}") from None
         judgements.append(judge(name, rows, predicted))
         models = defaultdict(list)
         for row in predicted:
@@ -42,7 +46,7 @@ def report(folder: Path, out: Path | None) -> list[Judgement]:
 
 
 def plot(name: str, predicted: Sequence[Predicted], path: Path) -> None:
-    """Predicted against measured, time and memory, as a picture."""
+    """Predicted against measured, time and memory, as a picture; none where nothing was measured but what ran out."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -53,7 +57,10 @@ def plot(name: str, predicted: Sequence[Predicted], path: Path) -> None:
         (row.case.model, row.case.memory / GIB, row.estimate.peak_memory / GIB) for row in predicted if row.case.memory
     ]
     shown = {title: points for title, points in (("seconds a step", times), ("GiB a device", memories)) if points}
-    figure, axes = pyplot.subplots(1, max(1, len(shown)), figsize=(6 * max(1, len(shown)), 5.5), squeeze=False)
+    if not shown:
+        path.unlink(missing_ok=True)
+        return
+    figure, axes = pyplot.subplots(1, len(shown), figsize=(6 * len(shown), 5.5), squeeze=False)
     for axis, (title, points) in zip(axes[0], shown.items(), strict=True):
         for model in sorted({model for model, _, _ in points}):
             some = [(measured, guess) for who, measured, guess in points if who == model]
