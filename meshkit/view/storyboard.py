@@ -92,7 +92,10 @@ def _shapes(case: Case) -> dict[str, Text]:
         "row": alike(f"[{b}, {S}, {mlp} / {T}] × [{mlp} / {T}, {H}]"),
         "partial_sums": summed,
         "hop": alike(f"[{b}, {S} / {T}, {H}] {element}"),
-        "loss": alike(f"[{b}, {S}, {H}] {element} → logits [{b}, {S}, {rows}] float32"),
+        "loss": Text(
+            f"[{b}, {S}, {H}] {element} → logits [{b}, {S}, {rows}] float32",
+            f"[{b}, {S}, {H}] {element} → 得分 logits [{b}, {S}, {rows}] float32",
+        ),
         "backward": summed,
         "reduce": Text(f"gradients of a stage's layers / {T}, float32", f"本 stage 各层的梯度 / {T}，float32"),
         "update": Text(f"weights and two moments, float32{slices}", f"权重与两个动量，float32{slices}"),
