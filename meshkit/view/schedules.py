@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable
 
+from meshkit.errors import MeshkitError
 from meshkit.pipeline.costs import slot_bytes
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step, memory
@@ -15,6 +16,9 @@ from meshkit.view.setting import Case
 KINDS = (FORWARD, BACKWARD, INPUT, WEIGHT)
 
 ACTIVATIONS = "activations"
+
+FORWARDS = 2**16
+"""Of all stages, that the page draws; the largest layouts of the planner have some ten thousand."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +85,13 @@ class Table:
 
 
 def table(case: Case) -> Table:
-    """The part of the page that State draws."""
+    """The part of the page that State draws. Raises MeshkitError for more forwards than FORWARDS."""
+    forwards = case.setting.microbatches * case.setting.pipe * case.setting.virtual
+    if forwards > FORWARDS:
+        raise MeshkitError(
+            f"microbatches = {case.setting.microbatches}: this page draws {FORWARDS} forwards at most, and these are "
+            f"{forwards}"
+        )
     schedule = flow.table(case.layout.schedule, case.setting.pipe, case.setting.microbatches, case.setting.virtual)
     costs = {kind: seconds * 1e3 for kind, seconds in action_seconds(case).items()}
     # A stage's time is that of the stage with most layers; groups have their shares of it.

@@ -20,6 +20,9 @@ from meshkit.view.world import World
 MOST = 2**16
 """Devices that the page draws."""
 
+LARGEST = 10**6
+"""Of a control's number."""
+
 RECOMPUTE = ("full", "selective", "none")
 ZERO = (0, 1, 2, 3)
 PRECISION = ("bfloat16", "float32")
@@ -62,16 +65,18 @@ class Setting:
 def parse(query: str) -> Setting:
     """The Setting that a URL's query says; what it leaves out is the default.
 
-    Raises MeshkitError for an unknown field or a value of another type.
+    Raises MeshkitError for an unknown field, one said twice, or a value of another type.
     """
     fields = {field.name: field for field in dataclasses.fields(Setting)}
     values: dict[str, Any] = {}
-    for name, text in parse_qsl(query):
+    for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in fields:
             raise MeshkitError(f"{name} = {text}: no such control; {nearest(name, fields)}")
+        if name in values:
+            raise MeshkitError(f"{name} = {text}: it is said twice")
         if isinstance(fields[name].default, int):
-            if not text.isdecimal() or int(text) > 10**6:
-                raise MeshkitError(f"{name} = {text}: it is a whole number")
+            if not text.isdecimal() or int(text) > LARGEST:
+                raise MeshkitError(f"{name} = {text or 'nothing'}: it is a whole number up to {LARGEST}")
             values[name] = int(text)
         else:
             values[name] = text

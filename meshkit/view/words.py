@@ -26,7 +26,14 @@ SENTENCES: tuple[tuple[Clause, ...], ...] = (
     (("{path}: there are / and /api/<part>", "{path}：只有 / 和 /api/<part>"),),
     (("{name} = {value}: no such control; did you mean {near}?", "{name} = {value}：没有此控制；是否想用 {near}？"),),
     (("{name} = {value}: no such control; known: {known}", "{name} = {value}：没有此控制；可用：{known}"),),
-    (("{name} = {value}: it is a whole number", "{name} = {value}：须为整数"),),
+    (("{name} = {value}: it is a whole number up to {most}", "{name} = {value}：须为不超过 {most} 的整数"),),
+    (("{name} = {value}: it is said twice", "{name} = {value}：重复给出"),),
+    (
+        (
+            "microbatches = {n}: this page draws {most} forwards at most, and these are {all}",
+            "microbatches = {n}：本页最多画 {most} 个前向，而这里有 {all} 个",
+        ),
+    ),
     (("{name} = {value}: no such {kind}; known: {known}", "{name} = {value}：没有此项；可选：{known}"),),
     (("{name} = {value}: it is one of {known}", "{name} = {value}：只能是 {known} 之一"),),
     (("{name} = 0: it is at least 1", "{name} = 0：至少为 1"),),

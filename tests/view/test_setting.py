@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from meshkit.errors import MeshkitError
 from meshkit.view.choices import VALUES, adapted, choices
+from meshkit.view.schedules import table
 from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Setting, parse, resolve
 from meshkit.view.world import World
 
@@ -35,12 +36,20 @@ def test_a_query_says_the_whole_setting(setting: Setting) -> None:
     [
         ("date=8", "no such control; did you mean 'data'"),
         ("data=two", "it is a whole number"),
-        ("data=-1", "it is a whole number"),
+        ("data=-1", "it is a whole number up to 1000000"),
+        ("data=", "it is a whole number"),
+        ("data=4&data=8", "data = 8: it is said twice"),
     ],
 )
 def test_a_wrong_query_is_said(query: str, message: str) -> None:
     with pytest.raises(MeshkitError, match=message):
         parse(query)
+
+
+def test_a_table_too_long_to_draw_is_said() -> None:
+    long = dataclasses.replace(Setting(), pipe=2, data=8, tensor=4, microbatches=40_000, batch=320_000)
+    with pytest.raises(MeshkitError, match="draws 65536 forwards at most, and these are 80000"):
+        table(resolve(WORLD, long))
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -21,7 +21,7 @@ WORLD = World.of(clusters={"own.toml": Kind.own(World.of().clusters["h100"].take
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 ANY = {name: st.sampled_from(values) for name, values in VALUES.items()}
 ODD = {name: st.integers(0, 200) for name in ("data", "tensor", "pipe", "virtual", "microbatches", "zero", "batch")}
-WRONG = ("date=8", "data=two", "dta=8", "zzz=8")
+WRONG = ("date=8", "data=two", "dta=8", "zzz=8", "data=", "data=2&data=4")
 
 
 def is_told(text: Text) -> bool:

@@ -76,7 +76,7 @@ const strings = {
   "why.memoryBound": ["Memory-bound: what would be faster does not fit.", "受限于显存：更快的布局放不下。"],
   "why.tensor": ["Tensor communication takes {share} of the step: lower T.", "tensor 通信占一步的 {share}：减小 T。"],
   "why.pipe": ["Pipe communication takes {share}: fewer stages or larger microbatches.", "pipe 通信占 {share}：减少 stage 或增大 microbatch。"],
-  "why.data": ["Data communication takes {share}: more microbatches a step, or a lower ZeRO.", "data 通信占 {share}：每步更多 microbatch，或降低 ZeRO 级别。"],
+  "why.data": ["Data communication takes {share}: a larger batch, fewer replicas, or, under ZeRO 2 and 3, larger microbatches.", "data 通信占 {share}：加大 batch、减少副本；ZeRO 2、3 下可加大 microbatch。"],
   "why.bubble": ["The bubble takes {share}: more microbatches, fewer stages, or interleave.", "气泡占 {share}：增加 microbatch、减少 stage，或用 interleaved。"],
   "why.compute": ["Compute-bound: {share} of the step computes.", "受限于计算：一步中 {share} 在计算。"],
 
