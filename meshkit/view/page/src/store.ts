@@ -89,9 +89,10 @@ const WORDS = { against, pinned, parameter };
 const PLACE = ["data", "tensor", "pipe"] as const;
 
 let heard = "";
+let writing = false;
 
-/** Whether the page shows what its URL says. */
-export const heeded = (): boolean => heard === location.hash;
+/** Whether the page shows what its URL says, and its URL what the page shows. */
+export const heeded = (): boolean => !writing && heard === location.hash;
 
 const whole = (text: string | null | undefined): number => (/^\d+$/.test(text ?? "") ? Number(text) : 0);
 
@@ -122,8 +123,10 @@ export function followUrl(): void {
     const place = PLACE.map((axis) => device.value[axis]).join(".");
     if (place !== "0.0.0") said.set("device", place);
     clearTimeout(timer);
+    writing = true;
     timer = window.setTimeout(() => {
-      if (!heeded()) return; // someone has gone on meanwhile
+      writing = false;
+      if (heard !== location.hash) return; // someone has gone on meanwhile
       history.replaceState(null, "", `#${said}`);
       heard = location.hash;
     }, 150);
