@@ -16,7 +16,7 @@ from meshkit.config import RunConfig
 from meshkit.errors import RESTART, MeshkitError
 from meshkit.launch import flags
 from meshkit.launch.cluster import Nodes
-from meshkit.launchers import ADDRESS, COUNT, PREEMPTED_EXIT
+from meshkit.distributed.launchers import ADDRESS, COUNT, PREEMPTED_EXIT
 from meshkit.overrides import words
 
 PORT = 8476  # of process 0, as JAX's own examples have it

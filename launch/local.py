@@ -16,7 +16,7 @@ from meshkit.errors import RESTART, MeshkitError, counted
 from meshkit.launch import elastic
 from meshkit.launch.cluster import check_restarts
 from meshkit.launch.supervisor import Ended, Meaning, Supervisor, end_with_parent, say, spell
-from meshkit.launchers import ADDRESS, COUNT, NUMBER, PREEMPTED_EXIT
+from meshkit.distributed.launchers import ADDRESS, COUNT, NUMBER, PREEMPTED_EXIT
 from meshkit.mesh import resolve
 from meshkit.overrides import words
 

@@ -13,7 +13,7 @@ from meshkit.errors import MeshkitError
 from meshkit.launch import elastic
 from meshkit.launch.channel import Message
 from meshkit.launch.supervisor import end_with_parent
-from meshkit.launchers import ADDRESS, COUNT, INDEX, NUMBER
+from meshkit.distributed.launchers import ADDRESS, COUNT, INDEX, NUMBER
 from meshkit.overrides import words
 
 TRAIN = [sys.executable, "-m", "meshkit", "train"]

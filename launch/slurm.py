@@ -14,7 +14,7 @@ from meshkit.config import RunConfig
 from meshkit.errors import RESTART, MeshkitError
 from meshkit.launch import elastic, flags
 from meshkit.launch.cluster import Nodes
-from meshkit.launchers import PREEMPTED_EXIT
+from meshkit.distributed.launchers import PREEMPTED_EXIT
 from meshkit.overrides import words
 
 WAIT_SECONDS = 60

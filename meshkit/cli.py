@@ -29,7 +29,7 @@ from meshkit.data import command as data
 from meshkit.errors import MeshkitError
 from meshkit.hf import command as hf
 from meshkit.launch import command as launch
-from meshkit.launchers import ADDRESS, COUNT, NUMBER, preempted_exit
+from meshkit.distributed.launchers import ADDRESS, COUNT, NUMBER, preempted_exit
 from meshkit.overrides import key_help, split_overrides
 from meshkit.planner import arguments as planner
 from meshkit.view import arguments as view
@@ -100,7 +100,7 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     import jax
 
-    from meshkit.distributed import failing_at_once
+    from meshkit.distributed.processes import failing_at_once
     from meshkit.trainer import train
 
     with stdout_kept_for_json(options.json), failing_at_once():
@@ -115,7 +115,7 @@ def _train(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     config = load(options.config, overrides)
 
-    from meshkit.verify import verify
+    from meshkit.equality.verify import verify
 
     with stdout_kept_for_json(options.json):
         report = verify(config, full=options.full)
@@ -123,7 +123,7 @@ def _verify(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _eval(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from meshkit.evaluate import evaluate
+    from meshkit.use.evaluate import evaluate
 
     with stdout_kept_for_json(options.json):
         report = evaluate(options.model, options.text, overrides, options.tokenizer)
@@ -131,7 +131,7 @@ def _eval(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from meshkit.decode import generate
+    from meshkit.use.decode import generate
 
     with stdout_kept_for_json(options.json):
         written = generate(
@@ -148,8 +148,8 @@ def _generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _schedule(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from meshkit import schedule_arguments as given
-    from meshkit import show_schedule as show
+    from meshkit.show import words as given
+    from meshkit.show import examine as show
 
     schedule = given.choose(options.schedule, options.stages, options.microbatches, options.virtual, options.overlap)
     costs = None if options.costs is None else given.costs(schedule, options.costs)

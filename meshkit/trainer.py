@@ -16,7 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from meshkit import agreement, assemble, distributed, optimizer, profiler, report, run_folder
+from meshkit.distributed import agreement, processes
+
+from meshkit import assemble, optimizer, report, run_folder
+
+from meshkit.profile import profiler
 from meshkit.checkpoint import store
 from meshkit.checkpoint.find import home
 from meshkit.checkpoint.layout import Layout
@@ -30,12 +34,12 @@ from meshkit.health import Health
 from meshkit.mesh import build
 from meshkit.metrics import MetricsWriter, Progress
 from meshkit.pipeline.vocab import TokenLoss
-from meshkit.preemption import Preemption
-from meshkit.profiler import Profiler
+from meshkit.distributed.preemption import Preemption
+from meshkit.profile.profiler import Profiler
 from meshkit.run_folder import RunFolder
 from meshkit.simulate import simulate_cpu_devices
 from meshkit.train_step import State, TrainStep
-from meshkit.watchdog import HOUR, Watchdog
+from meshkit.distributed.watchdog import HOUR, Watchdog
 
 EVALUATION_SEED = 0  # the held-out samples judged are the same in every run
 EVALUATION_BATCHES = 8  # of one evaluation, or an epoch of them
@@ -90,7 +94,7 @@ def train(
         settings = settings.model_copy(update={"model": settings.model.model_copy(update={"family": family})})
     if settings.devices is not None:
         simulate_cpu_devices(settings.devices)
-    distributed.start()
+    processes.start()
     if settings.precision == "float64":
         with jax.enable_x64(True):
             return _train(settings, model, loss, dataset, profile)
@@ -121,7 +125,7 @@ def _train(config: RunConfig, model: Any, loss: TokenLoss | None, dataset: UserD
                 folder.progress(config.steps, beginning.step) as progress,
                 Checkpoints(home(config, folder.path), config.checkpoint, progress.note, beginning.own) as checkpoints,
                 Preemption() as preemption,
-                Watchdog(folder.path, distributed.process(), jax.process_index()) as watchdog,
+                Watchdog(folder.path, processes.process(), jax.process_index()) as watchdog,
             ):
                 for line in report.opening(step, sources):
                     progress.note(line)

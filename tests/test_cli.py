@@ -20,7 +20,7 @@ from rich.text import Text
 from meshkit import __version__, cli
 from meshkit.cli import main
 from meshkit.config import RunConfig, keys, load
-from meshkit.draw_schedule import STYLES, draw
+from meshkit.show.draw import STYLES, draw
 from meshkit.errors import MeshkitError
 from meshkit.overrides import parse_value, split_overrides
 from meshkit.overrides import words as spelled
@@ -215,7 +215,7 @@ def test_verify_exits_with_its_verdict(
         asked.append((config.mesh.data, full))
         return Report(ok)
 
-    monkeypatch.setitem(sys.modules, "meshkit.verify", types.SimpleNamespace(verify=verify))
+    monkeypatch.setitem(sys.modules, "meshkit.equality.verify", types.SimpleNamespace(verify=verify))
     assert main(["verify", config, "--full", "--json", "--mesh.data", "2"]) == (0 if ok else 1)
     assert json.loads(capsys.readouterr().out) == {"ok": ok}
     assert main(["verify", config]) == (0 if ok else 1)

@@ -22,9 +22,9 @@ from law import (
     whole_gradient,
 )
 
-from meshkit import one_device
+from meshkit.equality import one_device
 from meshkit.pipeline import buffers
-from meshkit.verify import canonical_leaves
+from meshkit.equality.verify import canonical_leaves
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -18,7 +18,7 @@ from meshkit.cli import main
 from meshkit.config import RunConfig, load
 from meshkit.errors import MeshkitError
 from meshkit.imports import load_object
-from meshkit.verify import verify
+from meshkit.equality.verify import verify
 
 MODEL = '''
 """No attention: positions are mixed by a learned causal matrix, features by an MLP cut over tensor."""

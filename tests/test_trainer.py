@@ -25,7 +25,7 @@ from meshkit.config import RunConfig, load
 from meshkit.data.loader import Loader
 from meshkit.data.text import ByteTokenizer
 from meshkit.errors import MeshkitError
-from meshkit.one_device import cross_entropy
+from meshkit.equality.one_device import cross_entropy
 from meshkit.run_folder import RunFolder
 from meshkit.trainer import Result
 from tests import law

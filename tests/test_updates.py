@@ -11,10 +11,10 @@ import optax
 import pytest
 from test_equality import BOUND, error, make_batch, make_config, make_step, place, whole
 
-from meshkit import one_device
+from meshkit.equality import one_device
 from meshkit.pipeline.stage import Params
 from meshkit.train_step import TrainStep
-from meshkit.verify import canonical_leaves
+from meshkit.equality.verify import canonical_leaves
 
 RATE, DECAY, CLIP, STEPS = 1e-2, 0.1, 0.5, 3
 LAYERS = 2

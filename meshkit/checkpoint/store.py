@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from meshkit import distributed
+from meshkit.distributed import processes
 from meshkit.checkpoint import seal
 from meshkit.checkpoint.layout import Tree
 from meshkit.checkpoint.place import children
@@ -93,7 +93,7 @@ class Checkpoints:
             return True
         # Clocks differ between processes, and asking process 0 costs a wait: only when there is one already.
         late = time.monotonic() - self._began >= 60 * periods.get("min", math.inf)
-        return "min" in periods and logged and distributed.agreed(late)
+        return "min" in periods and logged and processes.agreed(late)
 
     def is_best(self, history: History) -> bool:
         """Whether `keep` asks for a checkpoint of the step of the last record, as it is the best by held-out loss."""

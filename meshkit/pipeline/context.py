@@ -50,7 +50,7 @@ class Context:
 class Memory:
     """Keys and values of a layer, [B, T, K, D]: of the tokens read so far, and room for more.
 
-    A block that is also called as block(x, context, memory) -> (x, memory) can write text (`meshkit.decode`).
+    A block that is also called as block(x, context, memory) -> (x, memory) can write text (`meshkit.use.decode`).
     """
 
     k_BTKD: jax.Array

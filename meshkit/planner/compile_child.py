@@ -58,7 +58,7 @@ def run(request: Request) -> Answer:
 
 def _devices(request: Request) -> Any:
     if request.target is None:
-        from meshkit.verify import cpu_devices
+        from meshkit.equality.verify import cpu_devices
 
         return cpu_devices(request.nodes * request.per_node)
     from jax.experimental import topologies

@@ -30,7 +30,7 @@ CODE: tuple[str, ...] = (
     "meshkit/planner/step.py:lock_step",
     "meshkit/train_step.py:TrainStep._shared",
     "meshkit/train_step.py:TrainStep._step",
-    "meshkit/verify.py:verify",
+    "meshkit/equality/verify.py:verify",
     "meshkit/zero.py:Zero.reduced",
     "meshkit/zero.py:Zero.working",
     "models/layers.py:ColumnLinear",

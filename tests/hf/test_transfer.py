@@ -27,7 +27,7 @@ from meshkit.models import names
 from meshkit.models.config_json import CONFIG, read, sizes_in, write
 from meshkit.models.presets import Sizes
 from meshkit.models.published import PUBLISHED
-from meshkit.verify import canonical_leaves
+from meshkit.equality.verify import canonical_leaves
 
 SIZES = dict(layers=3, width=16, heads=4, kv_heads=2, head_dim=8, mlp_width=24, vocab=53, context=32)
 OPTIONS: dict[str, dict[str, Any]] = {

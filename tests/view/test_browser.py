@@ -333,6 +333,6 @@ def test_a_recorded_timeline_is_drawn_under_the_plan(browser: Any) -> None:
         opened = Seen(browser)
         page = opened.open(at, SMALL, mode="state")
         assert page.locator("[data-measured]").is_checked()
-        assert json.loads(page.evaluate("JSON.stringify(meshkit.measured)"))["to"] == pytest.approx(1.9)
+        assert json.loads(page.evaluate("JSON.stringify(meshkit.profile.measured)"))["to"] == pytest.approx(1.9)
         opened.page.close()
         assert opened.faults == []

@@ -21,7 +21,7 @@ import jax
 
 import meshkit
 from meshkit.config import RunConfig
-from meshkit.distributed import store
+from meshkit.distributed.processes import store
 from meshkit.errors import MeshkitError
 from meshkit.models import build
 

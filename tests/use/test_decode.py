@@ -10,7 +10,7 @@ import pytest
 
 from meshkit.cli import main
 from meshkit.config import ModelConfig
-from meshkit.decode import decode
+from meshkit.use.decode import decode
 from meshkit.models.build import builder
 from meshkit.models.presets import sizes
 from meshkit.pipeline.context import Context

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshkit.config import ModelConfig
-from meshkit.draw_schedule import draw
+from meshkit.show.draw import draw
 from meshkit.errors import MeshkitError, counted
 from meshkit.models.presets import Sizes, sizes
 from meshkit.pipeline import grid

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from meshkit import assemble, cli, compare, mesh, one_device, shrink, train_step, uneven, verify
-from meshkit.compare import Course, Row
+from meshkit import assemble, cli, mesh, train_step
+
+from meshkit.equality import compare, one_device, shrink, uneven, verify
+from meshkit.equality.compare import Course, Row
 from meshkit.config import MeshShape, RunConfig, load
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes

@@ -21,7 +21,7 @@ from etils import epath
 
 from meshkit.checkpoint import seal
 from meshkit.cli import main
-from meshkit.distributed import HEARTBEAT_SECONDS
+from meshkit.distributed.processes import HEARTBEAT_SECONDS
 from meshkit.errors import RESTART
 from meshkit.launch.supervisor import LOST_SECONDS
 from tests.launched import STEPS, Launched, write_config

@@ -12,7 +12,7 @@ import numpy as np
 from jax._src import distributed as runtime  # the one way to the store that the processes share
 from jax.experimental import multihost_utils
 
-from meshkit import launchers, rendezvous, watchdog
+from meshkit.distributed import launchers, rendezvous, watchdog
 from meshkit.errors import RESTART, MeshkitError
 
 HEARTBEAT_SECONDS = 10

@@ -1,6 +1,6 @@
 """Real processes, killed for real: every restart goes on, no checkpoint is lost, no step repeated or left out.
 
-Twenty kills at random moments: MESHKIT_KILLS=20 pytest tests/test_checkpoint_kill.py
+Twenty kills at random moments: MESHKIT_KILLS=20 pytest tests/checkpoint/test_kill.py
 """
 
 import os

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from meshkit.measured import ROWS, Program, Span
+from meshkit.profile.measured import ROWS, Program, Span
 
 MOST_LANES = 1000
 """Of a row; the threads of a trace are numbered by row, then lane."""

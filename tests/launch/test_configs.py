@@ -10,7 +10,7 @@ from meshkit.models.presets import check_cut, sizes
 from meshkit.optimizer import learning_rate
 from meshkit.pipeline.builders import BUILDERS
 
-CONFIGS = sorted((Path(__file__).parents[1] / "launch" / "configs").glob("*.toml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "launch" / "configs").glob("*.toml"))
 DEVICES = {"quickstart": 8, "llama3-8b": 8, "llama3-70b": 64}
 
 

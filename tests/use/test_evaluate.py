@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from etils import epath
 
-from meshkit import one_device, train
+from meshkit.equality import one_device
+
+from meshkit import train
 from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
 from meshkit.errors import MeshkitError
-from meshkit.evaluate import evaluate, weights_of
+from meshkit.use.evaluate import evaluate, weights_of
 from meshkit.hf.weights import dotted
 from meshkit.models.build import builder
 from meshkit.models.config_json import sizes_in

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from meshkit import distributed
+from meshkit.distributed import processes
 from meshkit.errors import RESTART, MeshkitError
-from meshkit.watchdog import FACTOR, HOUR, VARIABLE, Watchdog
+from meshkit.distributed.watchdog import FACTOR, HOUR, VARIABLE, Watchdog
 
 HANG = """
 import sys, threading, time
 from pathlib import Path
-from meshkit.watchdog import HOUR, Watchdog
+from meshkit.distributed.watchdog import HOUR, Watchdog
 
 def read_from_a_dead_server():
     time.sleep(60)
@@ -54,7 +54,7 @@ def test_a_folder_that_hangs_too_does_not_keep_it(tmp_path: Path) -> None:
 
 def test_what_is_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 12.0, 14.0, 99.0, 101.0])
-    monkeypatch.setattr("meshkit.watchdog.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("meshkit.distributed.watchdog.time.monotonic", lambda: next(clock))
     watchdog = Watchdog(tmp_path, "process 0 of 1", 0, floor=5)
     assert watchdog.limit == HOUR, "before the first step anything may take its time"
     watchdog.begins("waiting for step 1")
@@ -74,7 +74,7 @@ def test_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text in ("soon", "-5", "nan", "inf"):
         monkeypatch.setenv(VARIABLE, text)
         with pytest.raises(MeshkitError, match=f"{VARIABLE} = '{text}': it is a number of seconds"):
-            distributed.start()
+            processes.start()
     monkeypatch.setenv(VARIABLE, "soon")
     with pytest.raises(MeshkitError, match="it is a number of seconds"):
         Watchdog(tmp_path, "", 0)

@@ -3,7 +3,7 @@
 from meshkit.errors import MeshkitError, counted
 from meshkit.pipeline import builders, grid
 from meshkit.pipeline.schedule import Schedule
-from meshkit.show_schedule import HOP
+from meshkit.show.examine import HOP
 
 MOST = 1_000_000
 """Actions of a kind that a schedule to be looked at may have."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from meshkit.errors import MeshkitError
-from meshkit.launchers import ADDRESS, Place, preempted_exit
+from meshkit.distributed.launchers import ADDRESS, Place, preempted_exit
 
 JOIN_SECONDS = 300
 """Processes that are not there after this are not waited for any longer."""

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import meshkit
-from meshkit import agreement, distributed, launchers, rendezvous
+from meshkit.distributed import agreement, processes, launchers, rendezvous
 from meshkit.cli import main
 from meshkit.errors import MeshkitError
-from meshkit.launchers import Place
+from meshkit.distributed.launchers import Place
 
 PROGRAM = "import sys; from meshkit.cli import main; sys.exit(main())"
 SECONDS = 120
@@ -164,7 +164,7 @@ def test_variables_that_do_not_go_together(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(MeshkitError, match=message):
-        distributed.start()
+        processes.start()
 
 
 SLURM = {
@@ -295,7 +295,7 @@ def test_numbers_that_open_mpi_does_not_give_are_refused(name: str, value: str) 
 def test_an_exit_code_that_cannot_be_is_refused_at_the_start(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHKIT_PREEMPTED_EXIT", code)
     with pytest.raises(MeshkitError, match=f"MESHKIT_PREEMPTED_EXIT = '{code}': it is an exit code, from 0 to 255"):
-        distributed.start()
+        processes.start()
 
 
 @pytest.mark.parametrize(("supervised", "code"), [({}, 1), ({"MESHKIT_PREEMPTED_EXIT": "75"}, 75)])
@@ -317,7 +317,9 @@ def test_process_0_does_not_wait_for_ever() -> None:
     """Nor does JAX abort it, which would be a crash to a supervisor."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    program = "from meshkit import distributed, rendezvous; rendezvous.JOIN_SECONDS = 1; distributed.start()"
+    program = (
+        "from meshkit.distributed import processes, rendezvous; rendezvous.JOIN_SECONDS = 1; processes.start()"
+    )
     env = os.environ | dict(zip(launchers.BY_HAND, (address, "2", "0"), strict=True)) | {"MESHKIT_PREEMPTED_EXIT": "76"}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 76, done.stderr
@@ -368,7 +370,7 @@ def test_it_is_joined_with_a_short_heartbeat(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(rendezvous, "check", lambda place: None)
     for name, value in BY_HAND.items():
         monkeypatch.setenv(name, value)
-    distributed.start()
+    processes.start()
     [(words, arguments)] = calls
     assert words == ("here:1", 2, 1, ())
     assert 10 <= arguments["heartbeat_timeout_seconds"] <= 30

@@ -14,8 +14,8 @@ import jax
 
 from meshkit import hlo
 from meshkit.errors import MeshkitError, counted
-from meshkit.measured import Event, Program, medians
-from meshkit.trace_file import trace
+from meshkit.profile.measured import Event, Program, medians
+from meshkit.profile.trace_file import trace
 from meshkit.train_step import TrainStep
 
 WARM_UP = 2
