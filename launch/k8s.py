@@ -13,10 +13,10 @@ from typing import Any
 import yaml
 
 from meshkit.config import RunConfig
+from meshkit.distributed.launchers import ADDRESS, COUNT, PREEMPTED_EXIT
 from meshkit.errors import RESTART, MeshkitError
 from meshkit.launch import flags
 from meshkit.launch.cluster import Nodes
-from meshkit.distributed.launchers import ADDRESS, COUNT, PREEMPTED_EXIT
 from meshkit.overrides import words
 
 PORT = 8476  # of process 0, as JAX's own examples have it

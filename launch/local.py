@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from meshkit.config import RunConfig
+from meshkit.distributed.launchers import ADDRESS, COUNT, NUMBER, PREEMPTED_EXIT
 from meshkit.errors import RESTART, MeshkitError, counted
 from meshkit.launch import elastic
 from meshkit.launch.cluster import check_restarts
 from meshkit.launch.supervisor import Ended, Meaning, Supervisor, end_with_parent, say, spell
-from meshkit.distributed.launchers import ADDRESS, COUNT, NUMBER, PREEMPTED_EXIT
 from meshkit.mesh import resolve
 from meshkit.overrides import words
 

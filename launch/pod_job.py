@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshkit.config import RunConfig
+from meshkit.distributed.launchers import ADDRESS, COUNT, INDEX, NUMBER
 from meshkit.errors import MeshkitError
 from meshkit.launch import elastic
 from meshkit.launch.channel import Message
 from meshkit.launch.supervisor import end_with_parent
-from meshkit.distributed.launchers import ADDRESS, COUNT, INDEX, NUMBER
 from meshkit.overrides import words
 
 TRAIN = [sys.executable, "-m", "meshkit", "train"]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from meshkit.config import RunConfig
+from meshkit.distributed.launchers import PREEMPTED_EXIT
 from meshkit.errors import RESTART, MeshkitError
 from meshkit.launch import elastic, flags
 from meshkit.launch.cluster import Nodes
-from meshkit.distributed.launchers import PREEMPTED_EXIT
 from meshkit.overrides import words
 
 WAIT_SECONDS = 60

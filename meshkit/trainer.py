@@ -16,11 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from meshkit.distributed import agreement, processes
-
 from meshkit import assemble, optimizer, report, run_folder
-
-from meshkit.profile import profiler
 from meshkit.checkpoint import store
 from meshkit.checkpoint.find import home
 from meshkit.checkpoint.layout import Layout
@@ -30,16 +26,18 @@ from meshkit.checkpoint.store import Checkpoints, History
 from meshkit.config import NEVER, RunConfig, load
 from meshkit.data.loader import Loader
 from meshkit.data.sources import UserDataset, open_sources
+from meshkit.distributed import agreement, processes
+from meshkit.distributed.preemption import Preemption
+from meshkit.distributed.watchdog import HOUR, Watchdog
 from meshkit.health import Health
 from meshkit.mesh import build
 from meshkit.metrics import MetricsWriter, Progress
 from meshkit.pipeline.vocab import TokenLoss
-from meshkit.distributed.preemption import Preemption
+from meshkit.profile import profiler
 from meshkit.profile.profiler import Profiler
 from meshkit.run_folder import RunFolder
 from meshkit.simulate import simulate_cpu_devices
 from meshkit.train_step import State, TrainStep
-from meshkit.distributed.watchdog import HOUR, Watchdog
 
 EVALUATION_SEED = 0  # the held-out samples judged are the same in every run
 EVALUATION_BATCHES = 8  # of one evaluation, or an epoch of them

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from meshkit import assemble, mesh
-
-from meshkit.equality import one_device
 from meshkit.config import ModelConfig, RunConfig, load
+from meshkit.equality import one_device
 from meshkit.equality.one_device import Batch
+from meshkit.equality.verify import canonical_leaves
 from meshkit.pipeline.stage import Params, Stages, functional, initial, padded
 from meshkit.train_step import TrainStep
-from meshkit.equality.verify import canonical_leaves
 
 PRESETS = {"llama": "tiny", "gpt2": "tiny-gpt2"}
 BOUND = 1e-12

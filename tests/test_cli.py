@@ -20,12 +20,12 @@ from rich.text import Text
 from meshkit import __version__, cli
 from meshkit.cli import main
 from meshkit.config import RunConfig, keys, load
-from meshkit.show.draw import STYLES, draw
 from meshkit.errors import MeshkitError
 from meshkit.overrides import parse_value, split_overrides
 from meshkit.overrides import words as spelled
 from meshkit.pipeline.builders import build
 from meshkit.pipeline.grid import parse
+from meshkit.show.draw import STYLES, draw
 
 
 @pytest.fixture

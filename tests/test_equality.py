@@ -23,8 +23,8 @@ from law import (
 )
 
 from meshkit.equality import one_device
-from meshkit.pipeline import buffers
 from meshkit.equality.verify import canonical_leaves
+from meshkit.pipeline import buffers
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from law import BOUND, error, make_batch, make_config, make_step, place, whole
 
-from meshkit.equality import one_device
 from meshkit.config import RunConfig
+from meshkit.equality import one_device
+from meshkit.equality.verify import canonical_leaves
 from meshkit.errors import MeshkitError
 from meshkit.models.build import builder
 from meshkit.models.presets import sizes
 from meshkit.pipeline.context import Context
 from meshkit.pipeline.stage import Params, Stages, functional
 from meshkit.pipeline.trained import joined, like, part
-from meshkit.equality.verify import canonical_leaves
 
 LORA = {"rank": 3, "alpha": 12, "linears": ["query", "value", "attention.out", "mlp.up", "down"]}
 SCALE = 4.0

@@ -9,14 +9,13 @@ import pytest
 from law import BOUND, cut_gradient, error, make_batch, make_config, whole_gradient
 
 from meshkit import assemble, mesh
-
-from meshkit.equality import verify
 from meshkit.config import load
 from meshkit.data.loader import Loader, TokenSource
 from meshkit.data.tokens import TokenFile
 from meshkit.data.writer import TokenWriter
-from meshkit.errors import MeshkitError
+from meshkit.equality import verify
 from meshkit.equality.one_device import Batch
+from meshkit.errors import MeshkitError
 
 CASES: dict[str, dict[str, Any]] = {
     "llama": {},

@@ -16,9 +16,9 @@ import meshkit
 from meshkit import assemble, mesh
 from meshkit.cli import main
 from meshkit.config import RunConfig, load
+from meshkit.equality.verify import verify
 from meshkit.errors import MeshkitError
 from meshkit.imports import load_object
-from meshkit.equality.verify import verify
 
 MODEL = '''
 """No attention: positions are mixed by a learned causal matrix, features by an MLP cut over tensor."""

@@ -24,8 +24,8 @@ from meshkit.cli import main
 from meshkit.config import RunConfig, load
 from meshkit.data.loader import Loader
 from meshkit.data.text import ByteTokenizer
-from meshkit.errors import MeshkitError
 from meshkit.equality.one_device import cross_entropy
+from meshkit.errors import MeshkitError
 from meshkit.run_folder import RunFolder
 from meshkit.trainer import Result
 from tests import law

@@ -12,9 +12,9 @@ import pytest
 from test_equality import BOUND, error, make_batch, make_config, make_step, place, whole
 
 from meshkit.equality import one_device
+from meshkit.equality.verify import canonical_leaves
 from meshkit.pipeline.stage import Params
 from meshkit.train_step import TrainStep
-from meshkit.equality.verify import canonical_leaves
 
 RATE, DECAY, CLIP, STEPS = 1e-2, 0.1, 0.5, 3
 LAYERS = 2

@@ -17,12 +17,12 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from meshkit.distributed import processes
 from meshkit.checkpoint import seal
 from meshkit.checkpoint.layout import Tree
 from meshkit.checkpoint.place import children
 from meshkit.checkpoint.record import Record
 from meshkit.config import CheckpointConfig
+from meshkit.distributed import processes
 from meshkit.errors import MeshkitError
 
 TEMPORARY = ".orbax-checkpoint-tmp"

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from meshkit.errors import MeshkitError
 from meshkit.distributed.launchers import ADDRESS, Place, preempted_exit
+from meshkit.errors import MeshkitError
 
 JOIN_SECONDS = 300
 """Processes that are not there after this are not waited for any longer."""

@@ -18,19 +18,18 @@ from rich.console import Console
 from rich.table import Table
 
 from meshkit import assemble, mesh, optimizer
-
+from meshkit.config import RunConfig
 from meshkit.equality import compare, one_device, uneven
 from meshkit.equality.compare import Course, Leaves, Row
-from meshkit.config import RunConfig
+from meshkit.equality.one_device import Batch
+from meshkit.equality.shrink import layout, shrink
+from meshkit.equality.uneven import Cost
 from meshkit.errors import MeshkitError
 from meshkit.models.build import builder
-from meshkit.equality.one_device import Batch
 from meshkit.pipeline.stage import Params, Stages, canonical, functional, initial, padded
 from meshkit.report import ineffective
-from meshkit.equality.shrink import layout, shrink
 from meshkit.simulate import QUICK, simulate_cpu_devices
 from meshkit.train_step import TrainStep
-from meshkit.equality.uneven import Cost
 
 STEPS = 3
 SEED_OF_TOKENS = 0

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from meshkit.config import ModelConfig
-from meshkit.show.draw import draw
 from meshkit.errors import MeshkitError, counted
 from meshkit.models.presets import Sizes, sizes
 from meshkit.pipeline import grid
@@ -20,6 +19,7 @@ from meshkit.pipeline.placement import Placement, place
 from meshkit.pipeline.schedule import FORWARD, Schedule
 from meshkit.pipeline.slots import allocate
 from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step, memory, trace
+from meshkit.show.draw import draw
 
 HOP = "hop"
 """The cost that is no kind's: of an exchange between neighbours; absent: none."""

@@ -19,13 +19,13 @@ from flax import nnx
 from meshkit import assemble
 from meshkit.config import load as load_config
 from meshkit.errors import MeshkitError
-from meshkit.use.evaluate import own_tokenizer, weights_of
 from meshkit.hf.load import load
 from meshkit.mesh import build
 from meshkit.models.config_json import sizes_in
 from meshkit.models.presets import Sizes
 from meshkit.pipeline.context import Context, Memory
 from meshkit.pipeline.stage import Params, Stages
+from meshkit.use.evaluate import own_tokenizer, weights_of
 
 
 def generate(

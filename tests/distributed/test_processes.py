@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import meshkit
-from meshkit.distributed import agreement, processes, launchers, rendezvous
 from meshkit.cli import main
-from meshkit.errors import MeshkitError
+from meshkit.distributed import agreement, launchers, processes, rendezvous
 from meshkit.distributed.launchers import Place
+from meshkit.errors import MeshkitError
 
 PROGRAM = "import sys; from meshkit.cli import main; sys.exit(main())"
 SECONDS = 120
@@ -317,9 +317,7 @@ def test_process_0_does_not_wait_for_ever() -> None:
     """Nor does JAX abort it, which would be a crash to a supervisor."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    program = (
-        "from meshkit.distributed import processes, rendezvous; rendezvous.JOIN_SECONDS = 1; processes.start()"
-    )
+    program = "from meshkit.distributed import processes, rendezvous; rendezvous.JOIN_SECONDS = 1; processes.start()"
     env = os.environ | dict(zip(launchers.BY_HAND, (address, "2", "0"), strict=True)) | {"MESHKIT_PREEMPTED_EXIT": "76"}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 76, done.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from meshkit.distributed import processes
-from meshkit.errors import RESTART, MeshkitError
 from meshkit.distributed.watchdog import FACTOR, HOUR, VARIABLE, Watchdog
+from meshkit.errors import RESTART, MeshkitError
 
 HANG = """
 import sys, threading, time

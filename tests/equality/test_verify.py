@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 
 from meshkit import assemble, cli, mesh, train_step
-
+from meshkit.config import MeshShape, RunConfig, load
 from meshkit.equality import compare, one_device, shrink, uneven, verify
 from meshkit.equality.compare import Course, Row
-from meshkit.config import MeshShape, RunConfig, load
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
 from meshkit.pipeline import chunks, vocab

@@ -15,14 +15,14 @@ from meshkit.checkpoint.find import address
 from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
 from meshkit.config import load as load_config
+from meshkit.equality.verify import canonical_leaves
 from meshkit.errors import MeshkitError
-from meshkit.use.evaluate import weights_of
 from meshkit.hf import adapters as exported
 from meshkit.hf import transfer
 from meshkit.hf.folder import SINGLE
 from meshkit.hf.load import load
 from meshkit.pipeline.stage import Params
-from meshkit.equality.verify import canonical_leaves
+from meshkit.use.evaluate import weights_of
 from tests.hf.test_transfer import write_folder
 
 LORA = {"rank": 2, "alpha": 3, "linears": ["query", "attention.out", "up"]}

@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("torch")
 from meshkit import assemble, mesh
-from meshkit.equality import one_device
 from meshkit.config import load as load_config
+from meshkit.equality import one_device
+from meshkit.equality.verify import QUICK, canonical_leaves
 from meshkit.hf import transfer
 from meshkit.hf.load import load
 from meshkit.hf.weights import joint
 from meshkit.models.names import tensors
 from meshkit.train_step import TrainStep
-from meshkit.equality.verify import QUICK, canonical_leaves
 from tests.hf import published
 
 BOUND = 1e-4

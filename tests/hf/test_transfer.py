@@ -17,6 +17,7 @@ from meshkit import assemble, mesh, train
 from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
 from meshkit.config import load as load_config
+from meshkit.equality.verify import canonical_leaves
 from meshkit.errors import MeshkitError
 from meshkit.hf import load as loading
 from meshkit.hf import transfer
@@ -27,7 +28,6 @@ from meshkit.models import names
 from meshkit.models.config_json import CONFIG, read, sizes_in, write
 from meshkit.models.presets import Sizes
 from meshkit.models.published import PUBLISHED
-from meshkit.equality.verify import canonical_leaves
 
 SIZES = dict(layers=3, width=16, heads=4, kv_heads=2, head_dim=8, mlp_width=24, vocab=53, context=32)
 OPTIONS: dict[str, dict[str, Any]] = {

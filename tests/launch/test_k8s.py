@@ -11,12 +11,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from meshkit.distributed import launchers
 from meshkit.cli import _parser, main
 from meshkit.config import load
+from meshkit.distributed import launchers
+from meshkit.distributed.launchers import Place
 from meshkit.errors import RESTART
 from meshkit.launch import flags
-from meshkit.distributed.launchers import Place
 from meshkit.overrides import split_overrides
 
 ODD = '# it\'s a `$HOME`: {x} & "more" – and\ttabs\nseed = 3\n'

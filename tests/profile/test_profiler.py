@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import pytest
 
-from meshkit.profile import measured, trace_file
 from meshkit.cli import main
 from meshkit.errors import MeshkitError
-from meshkit.profile.measured import Event, Program, Span
 from meshkit.pipeline.schedule import FORWARD
 from meshkit.pipeline.trips import ACTIONS
+from meshkit.profile import measured, trace_file
+from meshkit.profile.measured import Event, Program, Span
 from meshkit.profile.profiler import WARM_UP, Profiler, check
 from meshkit.train_step import TrainStep
 from tests import law

@@ -10,11 +10,11 @@ import pytest
 
 from meshkit.cli import main
 from meshkit.config import ModelConfig
-from meshkit.use.decode import decode
 from meshkit.models.build import builder
 from meshkit.models.presets import sizes
 from meshkit.pipeline.context import Context
 from meshkit.pipeline.stage import functional, initial
+from meshkit.use.decode import decode
 from tests.hf.test_transfer import write_folder
 
 SMALL: dict[str, Any] = dict(layers=2, width=32, heads=4, kv_heads=4, head_dim=8, mlp_width=16, vocab=57, context=24)

@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 from etils import epath
 
-from meshkit.equality import one_device
-
 from meshkit import train
 from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
+from meshkit.equality import one_device
 from meshkit.errors import MeshkitError
-from meshkit.use.evaluate import evaluate, weights_of
 from meshkit.hf.weights import dotted
 from meshkit.models.build import builder
 from meshkit.models.config_json import sizes_in
 from meshkit.pipeline.context import Context
 from meshkit.pipeline.stage import functional
+from meshkit.use.evaluate import evaluate, weights_of
 from tests.small_run import write_text
 
 SEQUENCE = 16
