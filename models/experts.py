@@ -3,11 +3,10 @@
 Experts are cut over `tensor`: a device holds whole experts, sees all tokens of its replica's microbatch, and puts
 those that chose one of its experts through it; the peers' sums are added as those of a row-cut product are. So a
 layer exchanges what a dense one does, and no token is ever dropped: rows are sorted by expert and multiplied group by
-group (`jax.lax.ragged_dot`). What that costs is the compiler's choice: XLA:GPU of jax 0.10 puts every row through
-each expert of the device and keeps its own, which is as much work as E / T dense MLPs on k times the rows. (Its flag
-for grouped kernels of cuDNN's, xla_gpu_experimental_use_ragged_dot_fusion, aborts the compiler.)
+group (`grouped.py`), so that a device works on the rows that chose its experts and no others.
 
-Shapes: B samples, S positions, H width, E experts, e experts of a device, k chosen, F mlp_width, N = B·S·k rows.
+Shapes: B samples, S positions, H width, E experts, e experts of a device, k chosen, F mlp_width, N rows: B·S·k, and
+those that the last block may reach into.
 """
 
 import math
@@ -20,6 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from meshkit.mesh import TENSOR
+from meshkit.models.grouped import grouped_product, rows_of_a_block
 from meshkit.models.presets import Sizes
 from meshkit.pipeline.collectives import axis_index, axis_size, over_tensor
 from meshkit.pipeline.context import Context
@@ -76,14 +76,13 @@ def _through_own_experts(
     k = expert_BSk.shape[-1]
     own_N = expert_BSk.reshape(-1) - axis_index(TENSOR) * e
     group_N = jnp.where((own_N >= 0) & (own_N < e), own_N, e)  # the last group is that of the others' experts
-    order_N = jnp.argsort(group_N)
+    R = rows_of_a_block(len(group_N), e * axis_size(TENSOR))
+    order_N = jnp.pad(jnp.argsort(group_N), (0, R))
     lengths_e = jnp.bincount(group_N, length=e + 1)[:e].astype(jnp.int32)
+    product = lambda x_NI, w_eIO: grouped_product(x_NI, w_eIO, lengths_e, R)
     h_NH = h_1BSH.reshape(-1, H)[order_N // k]
-    hidden_NF = jax.nn.silu(jax.lax.ragged_dot(h_NH, gate_eHF, lengths_e)) * jax.lax.ragged_dot(h_NH, up_eHF, lengths_e)
-    y_NH = jax.lax.ragged_dot(hidden_NF, down_eFH, lengths_e)
-    # Rows behind the last group are nobody's: their content is not defined.
-    mine_N1 = (jnp.arange(len(order_N)) < lengths_e.sum())[:, None]
-    y_NH = jnp.where(mine_N1, y_NH, 0) * weight_1BSk.reshape(-1)[order_N][:, None]
+    y_NH = product(jax.nn.silu(product(h_NH, gate_eHF)) * product(h_NH, up_eHF), down_eFH)
+    y_NH = y_NH * weight_1BSk.reshape(-1)[order_N][:, None]  # 0 for rows of others' experts
     return jnp.zeros((h_1BSH.size // H, H), y_NH.dtype).at[order_N // k].add(y_NH).reshape(h_1BSH.shape)
 
 

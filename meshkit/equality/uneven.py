@@ -63,7 +63,10 @@ def costs(step: TrainStep, compiled: Any) -> list[Cost]:
 
 
 def _wasted(compiled: Any, trips: Trips) -> float:
-    """FLOPs, of all stages, of products for a row that the chunk at work has not; NaN where they cannot be counted."""
+    """FLOPs, of all stages, of products for a row that the chunk at work has not; NaN where they cannot be counted.
+
+    A loop that ends when it will (over the rows of an expert) counts as one trip: none is what has to come out.
+    """
     wasted = 0.0
     for computation, instruction, loops in hlo.read(compiled.as_text()).walk():
         row, done = _ROW.search(instruction.op_name), flops(computation, instruction)

@@ -52,9 +52,10 @@ class Trips:
     def by_tick(self, path: Sequence[Loop], op_name: str) -> np.ndarray | None:
         """`of`, tick by tick of the schedule, for the instruction of that name: int array [tick, stage].
 
-        None too for what stands in no tick, though its name is that of an action: the compiler moved it.
+        A loop of a model's own that ends when it will counts as one trip. None for what stands in no tick, though its
+        name is that of an action: the compiler moved it.
         """
-        phase, runs = self._runs(path) or (None, np.zeros(0))
+        phase, runs = self._runs(path, unknown=1) or (None, np.zeros(0))
         named = _ACTION.search(op_name)
         if phase is None and named and len(runs):  # the scan of one tick is no loop any more
             phase = self.phases[int(named[1])]
@@ -62,9 +63,9 @@ class Trips:
             return None
         return np.pad(runs, ((phase.start, self.schedule.ticks - phase.stop), (0, 0)))
 
-    def _runs(self, path: Sequence[Loop]) -> tuple[Phase | None, np.ndarray] | None:
+    def _runs(self, path: Sequence[Loop], unknown: int | None = None) -> tuple[Phase | None, np.ndarray] | None:
         """The phase that a path stands in, and how often each of its ticks runs it: int array [tick, stage]. Outside
-        of the ticks None, and an array of one row."""
+        of the ticks None, and an array of one row. unknown: trips of a loop that only a run knows; None: no answer."""
         phase: Phase | None = None
         open_, others, scanned = np.ones((1, self.schedule.stages), bool), 1, 1
         for loop in path:
@@ -74,10 +75,10 @@ class Trips:
             elif gate and action:
                 phase = self.phases[int(action[1])]
                 open_ = open_ & self.open(phase, action[2], None if gate[1] is None else int(gate[1]))
-            elif loop.trips is None:
+            elif (trips := unknown if loop.trips is None else loop.trips) is None:
                 return None
             else:
-                others *= loop.trips
+                others *= trips
         if phase is None:
             return None, np.full((1, self.schedule.stages), others)
         # A scan of one tick is no loop any more; any other that has not its own trips was changed by the compiler.
