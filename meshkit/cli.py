@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         overrides: dict[str, Any] = {}
-        if argv[:1] in (["train"], ["verify"], ["compile"], ["eval"], ["launch"]):
+        if argv[:1] in (["train"], ["verify"], ["compile"], ["eval"], ["launch"], ["view"]):
             argv, overrides = split_overrides(argv)
         with warnings.catch_warnings(), _quiet_when_nobody_reads():
             options = _parser().parse_args(argv)

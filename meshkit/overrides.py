@@ -18,9 +18,10 @@ OWN_OPTIONS = {
     *("--coordinator", "--process"),
     *("--processes", "--devices-per-process", "--grace", "--restarts", "--elastic"),
     *("--nodes", "--gpus-per-node", "--per", "--time", "--sbatch", "--submit", "--name", "--out"),
+    *("--export", "--port", "--no-browser"),
     *("--image", "--claim", "--devices-per-node", "--least", "--hosts", "--settle"),
 }
-"""Options of `train`, `verify`, `compile`, `eval` and `launch` that are not config keys."""
+"""Options of `train`, `verify`, `compile`, `eval`, `launch` and `view` that are not config keys."""
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

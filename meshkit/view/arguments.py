@@ -9,7 +9,14 @@ from meshkit.commands import add_command
 
 def add(commands: Any) -> None:
     """Add it to the parser."""
-    view = add_command(commands, "view", _view, "see a layout: devices, data, schedule, performance")
+    view = add_command(
+        commands,
+        "view",
+        _view,
+        "see a layout: devices, data, schedule, performance",
+        usage="%(prog)s [CONFIG_OR_RUN] [--cluster 64xh100] [--export FILE] [--KEY VALUE …]",
+    )
+    view.epilog = "KEY: any config key, over the config's own; meshkit train --help lists them."
     view.add_argument(
         "source", metavar="CONFIG_OR_RUN", nargs="?", help="a TOML file or a run's folder (default: a 70B on 64 GPUs)"
     )
@@ -24,4 +31,4 @@ def add(commands: Any) -> None:
 def _view(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from meshkit.view import command
 
-    return command.run(options)
+    return command.run(options, overrides)

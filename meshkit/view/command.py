@@ -6,6 +6,7 @@ import json
 import sys
 import warnings
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ TIMELINE = Path("profile") / "timeline.json"
 """Of a run's folder; the timeline is there after `meshkit train --profile`."""
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, overrides: Mapping[str, Any]) -> int:
     """The command, with its options as `cli.py` reads them."""
-    world, boot = prepare(options.source, options.cluster)
+    world, boot = prepare(options.source, options.cluster, overrides)
     if options.export is not None:
         export.check(options.export)
         print("computing the layouts that the file will hold, half a minute or so", file=sys.stderr)
@@ -51,15 +52,18 @@ def _say(as_json: bool, text: str, **result: Any) -> None:
     print(json.dumps(result) if as_json else text, flush=True)
 
 
-def prepare(source: str | None, cluster: str) -> tuple[World, Boot]:
+def prepare(source: str | None, cluster: str, overrides: Mapping[str, Any] | None = None) -> tuple[World, Boot]:
     """What there is to choose from, and the first setting: a config's or a run's, else Llama-3-70B on 64 GPUs.
 
-    cluster: a kind of devices, how many of it, or a cluster's file (see `named`).
+    cluster: a kind of devices, how many of it, or a cluster's file (see `named`). overrides: keys over the config's.
     Raises MeshkitError for a source that is neither, and for a config whose layout cannot be drawn.
     """
     own, measured = None, None
     kind, devices, clusters = named(cluster)
     if source is None:
+        if overrides:
+            key = next(iter(overrides))
+            raise MeshkitError(f"--{key} is a key of a config: give one before it, as meshkit view run.toml --{key} …")
         world = World.of(clusters=clusters)
         first = Setting(cluster=kind)
         if devices is not None and (clusters or devices != first.mesh.devices):
@@ -68,7 +72,7 @@ def prepare(source: str | None, cluster: str) -> tuple[World, Boot]:
         path = Path(source)
         if path.is_dir():
             measured, path = _timeline(path), path / CONFIG_FILE
-        config = load(path)
+        config = load(path, overrides)
         _check(config)
         world = World.of(sizes(config.model), clusters)
         first = own = of_config(config, kind, devices)

@@ -128,6 +128,28 @@ def test_a_config_is_the_first_setting_and_a_preset(tmp_path: Path) -> None:
     assert world.models["config"].layers == 4
 
 
+def test_keys_on_the_command_line_go_over_those_of_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    written = []
+    monkeypatch.setattr(export, "write", lambda world, boot, path: written.append(parse(boot.query)) or 0)
+    file = ["--export", str(tmp_path / "page.html")]
+    assert main(["view", str(path), *file, "--mesh.pipe", "4", "--zero=3", "--cluster", "h200"]) == 0
+    [first] = written
+    assert (first.data, first.pipe, first.zero, first.cluster) == (1, 4, 3, "h200")
+    for wrong, message in (
+        (["--mesh.pip", "4"], "an override: unknown key 'mesh.pip'; did you mean 'mesh.pipe'"),
+        (["--zero", "7"], "an override: zero = 7"),
+        (["--no-browse"], "--no-browse needs a value: --no-browse VALUE; did you mean '--no-browser'"),
+    ):
+        assert main(["view", str(path), *file, *wrong]) == 1
+        assert message in capsys.readouterr().err
+    assert main(["view", "--mesh.pipe", "4"]) == 1
+    assert "--mesh.pipe is a key of a config: give one before it" in capsys.readouterr().err
+
+
 def test_a_runs_folder_brings_its_timeline(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
     assert command.prepare(str(tmp_path), "h100")[1].measured is None
