@@ -53,11 +53,11 @@ def costs(step: TrainStep, compiled: Any) -> list[Cost]:
         Cost("work on layers that a stage has not", "FLOP", _wasted(compiled, Trips(schedule, placement)), 0),
         Cost("state and batch of a device", "B", compiled.memory_analysis().argument_size_in_bytes, _held(step)),
     ]
-    if schedule.name in closed_forms.TIME and schedule.hop == flow.HOP:
+    if schedule.name in closed_forms.TIME:
         kinds = action_costs(schedule, step.config.recompute)
         each = {kind: cost * schedule.stages / placement.layers for kind, cost in kinds.items()}
-        size = schedule.stages, schedule.microbatches, schedule.chunks
-        formula = flow.lock_step(schedule.name, *size, each, placement.counts)
+        size = schedule.stages, schedule.microbatches, schedule.chunks, schedule.hop
+        formula = flow.lock_step(flow.Table(schedule.name, *size), each, placement.counts)
         found.insert(1, Cost("time in lock-step", "F", schedule.cost(kinds, placement.shares), formula))
     return found
 

@@ -115,19 +115,23 @@ BUILDERS: dict[str, Builder] = {
 
 
 def from_config(config: PipelineConfig, stages: int) -> Schedule:
-    """The schedule that the config's pipeline table asks for, built or read from a file.
+    """The schedule that the config's pipeline table asks for, as `named` gives it."""
+    return named(config.schedule, stages, config.microbatches, config.virtual, 2 if config.overlap else 1)
+
+
+def named(name: str, stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
+    """The schedule that `pipeline.schedule` names, built or read from a file.
 
     Raises MeshkitError when there is none, or the file's is for another mesh or number of microbatches.
     """
-    hop = 2 if config.overlap else 1
-    if not grid.is_path(config.schedule):
-        return build(config.schedule, stages, config.microbatches, config.virtual, hop)
-    table = from_file(config.schedule, "pipeline.schedule = ")
+    if not grid.is_path(name):
+        return build(name, stages, microbatches, chunks, hop)
+    table = from_file(name, "pipeline.schedule = ")
     as_overlap = lambda ticks: str(ticks > 1).lower()
     for what, found, key, asked, spell in (
         ("stages", table.stages, "mesh.pipe", stages, str),
-        ("microbatches", table.microbatches, "pipeline.microbatches", config.microbatches, str),
-        ("chunks a stage", table.chunks, "pipeline.virtual", config.virtual, str),
+        ("microbatches", table.microbatches, "pipeline.microbatches", microbatches, str),
+        ("chunks a stage", table.chunks, "pipeline.virtual", chunks, str),
         ("ticks a hop ('# hop')", table.hop, "pipeline.overlap", hop, as_overlap),
     ):
         if found != asked:
@@ -156,7 +160,7 @@ def unknown(name: str) -> str:
 
 
 def build(name: str, stages: int, microbatches: int, chunks: int = 1, hop: int = 1) -> Schedule:
-    """The schedule that `pipeline.schedule` names. Raises MeshkitError for an unknown name."""
+    """The schedule of a builder. Raises MeshkitError for an unknown name."""
     if name not in BUILDERS:
         raise MeshkitError(f"pipeline.schedule = {name!r}: {unknown(name)}")
     return BUILDERS[name](stages, microbatches, chunks, hop)

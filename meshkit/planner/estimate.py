@@ -46,7 +46,7 @@ class Estimate:
             for part in self.parts
             for term in part.terms.items
         )
-        return tuple(term for term in named if term.seconds)
+        return tuple(term for term in named if term.volume and term.repeats)
 
     @functools.cached_property
     def step(self) -> float:
@@ -128,6 +128,7 @@ def as_json(found: Estimate) -> dict[str, Any]:
         "microbatches": layout.microbatches,
         "schedule": layout.schedule,
         "virtual": layout.virtual,
+        "overlap": layout.overlap,
         "recompute": layout.recompute,
         "zero": layout.zero,
         "step_seconds": found.step,

@@ -99,6 +99,8 @@ def _changes(layout: Layout, batch: int) -> Iterator[tuple[str, Layout]]:
     for schedule, virtual in (("1f1b", 1), ("zero-bubble", 1), ("interleaved", 2), ("interleaved", 4)):
         name = f"{schedule}" + (f" v={virtual}" if virtual > 1 else "")
         yield name, change(schedule=schedule, virtual=virtual)
+    yield f"overlap {str(not layout.overlap).lower()}", change(overlap=not layout.overlap)
+    yield "layers balanced", change(layers_per_stage=None)
     mesh = layout.mesh
     for one, other in (("tensor", "data"), ("tensor", "pipe"), ("pipe", "data")):
         for less, more in ((one, other), (other, one)):
@@ -110,9 +112,10 @@ def _changes(layout: Layout, batch: int) -> Iterator[tuple[str, Layout]]:
             if rest or share % layout.microbatch:
                 continue
             new = MeshShape(**sizes)
-            single = {"schedule": "1f1b", "virtual": 1} if new.pipe == 1 else {}
+            followed = {"schedule": "1f1b", "virtual": 1, "overlap": False} if new.pipe == 1 else {}
+            followed |= {"layers_per_stage": None} if new.pipe != mesh.pipe else {}
             what = ", ".join(f"{axis[0].upper()}={sizes[axis]}" for axis in ("data", "tensor", "pipe"))
-            yield what, change(mesh=new, microbatches=share // layout.microbatch, **single)
+            yield what, change(mesh=new, microbatches=share // layout.microbatch, **followed)
     for b, m in ((layout.microbatch * 2, layout.microbatches / 2), (layout.microbatch / 2, layout.microbatches * 2)):
         if b == int(b) and m == int(m):
             yield f"{int(m)} microbatches of {int(b)}", change(microbatch=int(b), microbatches=int(m))
@@ -129,6 +132,7 @@ def arithmetic(found: Estimate) -> list[tuple[str, str, str, float]]:
     for term in sorted(found.terms, key=lambda term: -term.seconds):
         extra = f" + {scaled(term.extra * 1e6, 'µs')}" if term.extra else ""
         how = f"{term.repeats:,.6g} × ({scaled(term.volume, term.unit)} ÷ {scaled(term.rate, term.unit + '/s')}{extra})"
+        how += f"; hidden behind work: {term.hidden:.2%}" if term.hidden else ""
         rows.append((term.name, term.kind, how, term.seconds))
     rows.append(
         (

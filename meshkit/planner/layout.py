@@ -8,6 +8,7 @@ from meshkit.models.presets import Sizes
 from meshkit.pipeline.closed_forms import TIME
 from meshkit.pipeline.costs import uncounted
 from meshkit.pipeline.placement import Placement, place
+from meshkit.planner.flow import Table
 
 BFLOAT16, FLOAT32 = 2, 4
 
@@ -35,7 +36,8 @@ class Layout:
     """One way to cut a job. microbatch: samples of a replica that flow together; microbatches: how many a step.
 
     sequence_parallel: activations between layers cut over tensor too (meshkit always does; others may not).
-    layers_per_stage: of each of the P·v groups; None: as even as can be.
+    schedule: a builder's name or a grid's file. layers_per_stage: of each of the P·v groups; None: as even as can be.
+    overlap: a hop has a whole tick.
     """
 
     mesh: MeshShape
@@ -47,6 +49,12 @@ class Layout:
     zero: int = 1
     sequence_parallel: bool = True
     layers_per_stage: tuple[int, ...] | None = None
+    overlap: bool = False
+
+    @property
+    def table(self) -> Table:
+        """Which table the schedule is."""
+        return Table(self.schedule, self.mesh.pipe, self.microbatches, self.virtual, 2 if self.overlap else 1)
 
     @property
     def chunks(self) -> int:
@@ -59,10 +67,11 @@ class Layout:
 
     def __str__(self) -> str:
         mesh, virtual = self.mesh, f" v={self.virtual}" if self.virtual > 1 else ""
+        overlap = ", overlap" if self.overlap else ""
         layers = f", layers {'+'.join(map(str, self.layers_per_stage))}" if self.layers_per_stage else ""
         return (
             f"D={mesh.data} T={mesh.tensor} P={mesh.pipe}, {self.microbatches} microbatches of {self.microbatch}, "
-            f"{self.schedule}{virtual}{layers}, recompute {self.recompute}, zero {self.zero}"
+            f"{self.schedule}{virtual}{overlap}{layers}, recompute {self.recompute}, zero {self.zero}"
         )
 
 
@@ -99,6 +108,7 @@ def of_config(config: RunConfig, mesh: MeshShape) -> Layout:
         config.recompute,
         config.zero,
         layers_per_stage=None if pipeline.layers_per_stage is None else tuple(pipeline.layers_per_stage),
+        overlap=pipeline.overlap,
     )
 
 
@@ -110,8 +120,6 @@ def beyond(config: RunConfig, sizes: Sizes) -> list[str]:
         "loss": (config.loss, ("cross_entropy",)),
         "data.documents": (config.data.documents, ("joined",)),
         "optimizer.name": (config.optimizer.name, ("adamw",)),
-        "pipeline.schedule": (config.pipeline.schedule, SCHEDULES),
-        "pipeline.overlap": (config.pipeline.overlap, (False,)),
     }
     model = [what for what in [uncounted(sizes)] if what is not None]
     return model + [f"{key} = {value}" for key, (value, values) in known.items() if value not in values]

@@ -6,8 +6,8 @@ so all hold the same. Other frameworks: as arXiv 2205.05198 counts it, stage by 
 
 import functools
 
-from meshkit.pipeline import closed_forms
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
+from meshkit.planner.flow import Table
 from meshkit.planner.layout import BFLOAT16, Layout
 from meshkit.planner.workload import Workload, layer_parameters, linears, stage_layers, table_parameters
 
@@ -34,8 +34,7 @@ def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     tables = table_parameters(sizes) * (1 if sizes.tied else 2) / (T * P)
     master = (blocks + tables) / (D if zero >= 1 else 1)
     gathered = layers * _largest(work) / T * work.element if 1 <= zero <= 2 and D > 1 else 0.0
-    table = layout.schedule, P, layout.microbatches, layout.virtual
-    activations = _activations(work, table, layout.microbatch, T, layout.recompute, rows)
+    activations = _activations(work, layout.table, layout.microbatch, T, layout.recompute, rows)
     transient = _transient(work, layout.microbatch, T, P, zero == 3)
     # While weights are gathered there are no activations, and accumulators only where they are cut already.
     accumulated = (blocks / (D if zero >= 2 else 1) + tables) * FLOAT32
@@ -53,26 +52,22 @@ def _meshkit(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _activations(
-    work: Workload, table: tuple[str, int, int, int], microbatch: int, T: int, recompute: str, rows: int
-) -> float:
-    """Bytes of all slots, and of a stage's layer inputs where they are made again.
-
-    table: schedule, P, m, v; rows: layers of a chunk.
-    """
-    sizes, (schedule, stages, _, chunks) = work.sizes, table
-    counts = closed_forms.slots(*table)
+def _activations(work: Workload, table: Table, microbatch: int, T: int, recompute: str, rows: int) -> float:
+    """Bytes of all slots, and of a stage's layer inputs where they are made again. rows: layers of a chunk."""
+    sizes, counts = work.sizes, table.slots
     tokens = microbatch * work.sequence
     activation = tokens * sizes.width * work.element / T
-    by_layer = recompute != "full" or closed_forms.backward_at_once(schedule, stages, chunks)
+    by_layer = recompute != "full" or table.backward_at_once
     layer = tokens * kept_bytes(sizes, recompute, work.precision) / T
     kept = counts["kept"] * (layer * rows if by_layer else activation) + (0 if by_layer else rows * activation)
     # The inputs of linears that are cut by columns are held whole, as they were gathered.
     whole = 2 * sizes.width
     held = counts["held"] * rows * tokens * work.element * (whole + (held_elements(sizes) - whole) / T)
-    turned = TURNED[recompute] * counts["kept"] * rows * activation if microbatch > 1 and T > 1 and stages > 1 else 0
-    # Beside the slots, what a tick hands over, each way.
-    return (counts["inputs"] + counts["gradients"] + 2) * activation + kept + turned + held
+    turned = (
+        TURNED[recompute] * counts["kept"] * rows * activation if microbatch > 1 and T > 1 and table.stages > 1 else 0
+    )
+    # Beside the slots, what a tick hands over, each way; and what arrives meanwhile, if a hop has a whole tick.
+    return (counts["inputs"] + counts["gradients"] + 2 * table.hop) * activation + kept + turned + held
 
 
 TURNED = {"full": 0, "selective": 2, "none": 4}

@@ -58,9 +58,7 @@ def plan(
     else:
         mesh = _own_mesh(run, on.devices) if config is not None else None
         own = of_config(run, mesh) if mesh is not None and job.batch == run.data.batch else None
-    # The pipeline's keys are what the search chooses.
-    ignored = (key for key in beyond(run, job.sizes) if not key.startswith("pipeline."))
-    return dataclasses.replace(found, asked=mesh, own=own, ignored=tuple(ignored))
+    return dataclasses.replace(found, asked=mesh, own=own, ignored=tuple(beyond(run, job.sizes)))
 
 
 def _own_mesh(run: RunConfig, devices: int) -> MeshShape | None:

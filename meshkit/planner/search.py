@@ -96,12 +96,19 @@ def meshes(job: Job, devices: int) -> Iterator[MeshShape]:
 
 
 def legal(job: Job, layout: Layout) -> bool:
-    """Whether a search would try the layout, or could: its mesh, its microbatches and its schedule go together."""
-    mesh = layout.mesh
+    """Whether a search would try the layout, or could: its mesh, its microbatches, its schedule and its cut go
+    together."""
+    mesh, m, table = layout.mesh, layout.microbatches, layout.table
+    try:
+        layout.placement(job.sizes.layers)
+        known = (layout.schedule, layout.virtual) in _schedules(job, mesh, m) if table.built else table.schedule.trains
+    except MeshkitError:
+        return False
     return (
-        mesh in meshes(job, mesh.devices)
-        and layout.microbatch * layout.microbatches * mesh.data == job.batch
-        and (layout.schedule, layout.virtual) in _schedules(job, mesh, layout.microbatches)
+        known
+        and mesh in meshes(job, mesh.devices)
+        and layout.microbatch * m * mesh.data == job.batch
+        and not (layout.overlap and layout.schedule == "interleaved")
     )
 
 

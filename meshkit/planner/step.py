@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-from meshkit.pipeline import closed_forms
 from meshkit.pipeline.costs import FLOAT32
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from meshkit.planner import flow
@@ -42,20 +41,22 @@ Step = tuple[tuple[Part, ...], float]
 
 def lock_step(work: Workload, layout: Layout, peers: dict[str, Group]) -> Step:
     """Under meshkit: a tick lasts as long as its busiest stage, and all stages share embedding and head."""
-    mesh, m, name = layout.mesh, layout.microbatches, layout.schedule
-    counts = layout.placement(work.sizes.layers).counts
-    at_once = closed_forms.backward_at_once(name, mesh.pipe, layout.virtual)
+    mesh, m, table = layout.mesh, layout.microbatches, layout.table
+    counts, at_once = layout.placement(work.sizes.layers).counts, table.backward_at_once
     one = layer(work, layout.microbatch, peers["tensor"], True, layout.recompute, at_once)
-    split, weights = name == "zero-bubble", work.layer_weights / mesh.tensor
+    weights = work.layer_weights / mesh.tensor
     fetches = 2 if layout.recompute == "full" and not at_once else 1
-    one = _with_zero(one, work, layout.zero, weights, fetches, split, peers["data"])
+    one = _with_zero(one, work, layout.zero, weights, fetches, table.splits, peers["data"])
     forward, inputs, deposit = (terms.seconds for terms in one)
     costs = {FORWARD: forward, INPUT: inputs, WEIGHT: deposit, BACKWARD: inputs + deposit}
-    pipeline = flow.lock_step(name, mesh.pipe, m, layout.virtual, costs, counts)
+    pipeline = flow.lock_step(table, costs, counts)
     longest = max(sum(counts[s :: mesh.pipe]) for s in range(mesh.pipe))
     activation = layout.microbatch * work.sequence * work.sizes.width * work.element / mesh.tensor
     shared, hop = _between_stages(work, activation, peers["pipe"])
-    columns = closed_forms.ticks(name, mesh.pipe, m, layout.virtual)
+    columns = table.ticks
+    if layout.overlap and hop.seconds:
+        hidden = 1 - flow.exposed(table, costs, counts, hop.seconds) / (columns * hop.seconds)
+        hop = Terms(tuple(term._replace(hidden=hidden) for term in hop.items))
     rows = max(counts) * layout.virtual
     parts = (
         *(Part(action, m * longest, terms) for action, terms in zip(Layer._fields, one, strict=True)),

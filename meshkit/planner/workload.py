@@ -25,7 +25,8 @@ PLAIN_BACKWARD, FLASH_BACKWARD = 2.0, 2.5
 
 
 class Term(NamedTuple):
-    """A part of the step: `repeats` times volume / rate + extra. unit: of the volume, FLOP or B."""
+    """A part of the step: `repeats` times volume / rate + extra. unit: of the volume, FLOP or B. hidden: the share of
+    its time that runs beside other work."""
 
     name: str
     kind: str
@@ -34,11 +35,12 @@ class Term(NamedTuple):
     unit: str
     rate: float
     extra: float = 0.0
+    hidden: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Of all of them."""
-        return self.repeats * (self.volume / self.rate + self.extra) if self.volume else 0.0
+        return self.repeats * (self.volume / self.rate + self.extra) * (1 - self.hidden) if self.volume else 0.0
 
     def times(self, factor: float) -> "Term":
         """As often again."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshkit.errors import MeshkitError
-from meshkit.planner.layout import SCHEDULES
-from meshkit.view.setting import PRECISION, RECOMPUTE, ZERO, Case, Setting, resolve
+from meshkit.pipeline.builders import BUILDERS, from_file
+from meshkit.view.setting import OVERLAP, PRECISION, RECOMPUTE, ZERO, Case, Setting, resolve
 from meshkit.view.words import Text, said
 from meshkit.view.world import World
 
@@ -15,16 +15,16 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "data": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512),
     "tensor": (1, 2, 4, 8, 16, 32),
     "pipe": (1, 2, 3, 4, 5, 8, 10, 16, 20, 32),
-    "schedule": SCHEDULES,
     "virtual": (1, 2, 4, 5, 8),
     "microbatches": (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512),
+    "overlap": OVERLAP,
     "recompute": RECOMPUTE,
     "zero": ZERO,
     "precision": PRECISION,
     "batch": (8, 16, 24, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096),
     "sequence": (128, 512, 1024, 2048, 4096, 8192, 16384, 32768),
 }
-"""What a control offers besides the present value. Models and clusters: all that the world has."""
+"""What a control offers besides the present value. Models, clusters, schedules, layers: all that the world has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +43,12 @@ class Choice:
 @functools.lru_cache(maxsize=256)
 def choices(world: World, setting: Setting) -> dict[str, list[Choice]]:
     """Control -> its choices in order, the present one among them."""
-    values = VALUES | {"model": tuple(world.models), "cluster": tuple(world.clusters)}
+    of_world = {"model": tuple(world.models), "cluster": tuple(world.clusters)}
+    values = VALUES | of_world | {"schedule": world.schedules, "layers": world.layers}
     found = {}
     for name, offered in values.items():
         now = getattr(setting, name)
-        wanted = sorted({*offered, now}) if isinstance(now, int) else offered
+        wanted = sorted({*offered, now}) if isinstance(now, int) else dict.fromkeys([*offered, now])
         found[name] = [_choice(world, setting, name, value) for value in wanted]
     return found
 
@@ -69,18 +70,23 @@ def changes(old: Setting, new: Setting) -> dict[str, int | str]:
 def adapted(world: World, setting: Setting, name: str, value: int | str) -> Case:
     """The setting with one control changed, and no more of the others than the change needs.
 
-    Chunks follow the schedule, microbatches keep their size where they can. Raises the MeshkitError of the
-    plain change when nothing near is legal.
+    Chunks follow the schedule, microbatches keep their size where they can; what a grid's file has, it has. Raises the
+    MeshkitError of the plain change when nothing near is legal.
     """
     wanted = setting.but({name: value})
-    if name == "schedule":
+    if name == "schedule" and value in BUILDERS:
         wanted = dataclasses.replace(wanted, virtual=max(2, setting.virtual) if value == "interleaved" else 1)
-    if name == "virtual" and value != 1:
+    elif name == "schedule" and value in world.schedules:
+        own = from_file(str(value), "schedule = ")
+        overlap = str(own.hop > 1).lower()
+        wanted = dataclasses.replace(wanted, virtual=own.chunks, microbatches=own.microbatches, overlap=overlap)
+    if name == "virtual" and value != 1 and setting.schedule in BUILDERS:
         wanted = dataclasses.replace(wanted, schedule="interleaved")
     if name == "model" and value in world.models:
         wanted = dataclasses.replace(wanted, sequence=min(setting.sequence, world.models[str(value)].context))
     refused: MeshkitError | None = None
-    for candidate in [wanted, *(_resplit(setting, wanted) if name != "microbatches" else ())]:
+    resplit = name != "microbatches" and wanted.schedule in BUILDERS
+    for candidate in [wanted, *(_resplit(setting, wanted) if resplit else ())]:
         try:
             return resolve(world, candidate)
         except MeshkitError as error:

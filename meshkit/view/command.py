@@ -10,19 +10,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from meshkit.config import RunConfig, keys, load
+from meshkit.config import RunConfig, load
 from meshkit.errors import MeshkitError
 from meshkit.mesh import resolve as resolve_mesh
 from meshkit.models.presets import sizes
+from meshkit.pipeline import builders
 from meshkit.pipeline.costs import WIDENING, uncounted
-from meshkit.planner.layout import SCHEDULES, Job
+from meshkit.planner.layout import Job, beyond
 from meshkit.planner.search import search
 from meshkit.view import export
 from meshkit.view.page_file import Boot, Preset
 from meshkit.view.performance import of_layout
 from meshkit.view.server import HOST, server
 from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Setting, resolve
-from meshkit.view.world import OWN_MODEL, World, named
+from meshkit.view.world import BALANCED, OWN_MODEL, World, named
 
 CONFIG_FILE = "config.toml"
 TIMELINE = Path("profile") / "timeline.json"
@@ -74,8 +75,8 @@ def prepare(source: str | None, cluster: str, overrides: Mapping[str, Any] | Non
             measured, path = _timeline(path), path / CONFIG_FILE
         config = load(path, overrides)
         _check(config)
-        world = World.of(sizes(config.model), clusters)
         first = own = of_config(config, kind, devices)
+        world = World.of(sizes(config.model), clusters, [own.schedule], [own.layers])
     resolve(world, first)
     presets = ({OWN_MODEL: own} if own else {}) | PRESETS_OF_THE_PAGE
     by_name = [Preset(name, setting.query) for name, setting in presets.items()]
@@ -103,7 +104,7 @@ def planned(world: World, kind: str, devices: int) -> Setting:
 def of_config(config: RunConfig, cluster: str, devices: int | None = None) -> Setting:
     """The setting of a run, on as many devices if its mesh leaves that open.
 
-    Raises MeshkitError when nothing says how many, or when its schedule is a file.
+    Raises MeshkitError when nothing says how many, or for a schedule that is none.
     """
     mesh, pipeline = config.mesh, config.pipeline
     if -1 in mesh.sizes.values() and (known := devices or config.devices) is not None:
@@ -114,11 +115,7 @@ def of_config(config: RunConfig, cluster: str, devices: int | None = None) -> Se
         raise MeshkitError(
             f"mesh {mesh}: the view needs to know how many devices: set mesh.data, devices, or --cluster 64x{cluster}"
         )
-    if pipeline.schedule not in SCHEDULES:
-        raise MeshkitError(
-            f"pipeline.schedule = {pipeline.schedule!r}: the view knows {', '.join(SCHEDULES)}; "
-            f"meshkit schedule {pipeline.schedule} draws a file"
-        )
+    builders.from_config(pipeline, mesh.pipe)
     return Setting(
         OWN_MODEL,
         cluster,
@@ -133,24 +130,19 @@ def of_config(config: RunConfig, cluster: str, devices: int | None = None) -> Se
         config.data.batch,
         config.data.sequence,
         config.precision,
+        str(pipeline.overlap).lower(),
+        BALANCED if pipeline.layers_per_stage is None else ",".join(map(str, pipeline.layers_per_stage)),
     )
-
-
-LEFT_OUT = ("offload", "grad_dtype", "pipeline.overlap", "pipeline.layers_per_stage")
-"""Keys that no control of the page has."""
 
 
 def _check(config: RunConfig) -> None:
     """Warns of what will not be shown. Raises MeshkitError when the model is one that the planner cannot count."""
-    what = uncounted(sizes(config.model))
+    model = sizes(config.model)
+    what = uncounted(model)
     if what is not None:
         raise MeshkitError(f"{what}: the view counts the work of {', '.join(WIDENING)}, not of other models")
-    for key in LEFT_OUT:
-        value: Any = config
-        for name in key.split("."):
-            value = getattr(value, name)
-        if value != keys()[key].default:
-            warnings.warn(f"{key} = {value}: the view shows the layout without it", stacklevel=2)
+    for key in beyond(config, model):
+        warnings.warn(f"{key}: the view shows the layout without it", stacklevel=2)
 
 
 def _timeline(folder: Path) -> dict[str, Any] | None:

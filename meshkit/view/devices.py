@@ -26,13 +26,15 @@ class LinkFacts:
 @dataclasses.dataclass(frozen=True)
 class Exchange:
     """What a group of an axis exchanges: how often a step, V bytes each time, V over what the group's links make of
-    it (more than one link's rate where a device passes on only a part of V), latency; seconds of a step in all."""
+    it (more than one link's rate where a device passes on only a part of V), latency; the share of its time that work
+    hides; seconds of a step in all, without that."""
 
     name: str
     count: float
     volume_bytes: float
     bytes_per_second: float
     latency_seconds: float
+    hidden: float
     seconds: float
 
 
@@ -99,7 +101,7 @@ def exchanges(case: Case, axis: str) -> list[Exchange]:
             same = found.get((term.name, term.volume))
             count, seconds = (same.count, same.seconds) if same else (0.0, 0.0)
             found[term.name, term.volume] = Exchange(
-                term.name, count + term.repeats, term.volume, term.rate, term.extra, seconds + term.seconds
+                term.name, count + term.repeats, term.volume, term.rate, term.extra, term.hidden, seconds + term.seconds
             )
     return list(found.values())
 

@@ -15,7 +15,7 @@ from meshkit.view.performance import diagnosis
 from meshkit.view.setting import Setting, parse, resolve
 from meshkit.view.world import World
 
-CONTROLS = ("data", "tensor", "pipe", "schedule", "virtual", "microbatches", "recompute", "zero")
+CONTROLS = ("data", "tensor", "pipe", "schedule", "virtual", "layers", "overlap", "microbatches", "recompute", "zero")
 FROM_FIRST = ("model", "cluster", "precision", "batch", "sequence")
 """Controls that the file can turn, one at a time: from the first setting and from each preset; from the first alone."""
 

@@ -10,6 +10,7 @@ from meshkit.view.choices import Choice, changes, choices
 from meshkit.view.devices import LinkFacts, links
 from meshkit.view.setting import Case, Setting
 from meshkit.view.words import Text, said
+from meshkit.view.world import BALANCED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,4 +201,6 @@ def of_layout(setting: Setting, found: Estimate) -> Setting:
         microbatches=layout.microbatches,
         recompute=layout.recompute,
         zero=layout.zero,
+        overlap=str(layout.overlap).lower(),
+        layers=",".join(map(str, layout.layers_per_stage or ())) or BALANCED,
     )

@@ -9,7 +9,6 @@ from meshkit.errors import MeshkitError
 from meshkit.pipeline.costs import slot_bytes
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 from meshkit.pipeline.timeline import CAUSES, Timeline, asynchronous, lock_step, memory
-from meshkit.planner import flow
 from meshkit.view.devices import action_seconds, tensor_shares
 from meshkit.view.setting import Case
 
@@ -92,7 +91,7 @@ def table(case: Case) -> Table:
             f"microbatches = {case.setting.microbatches}: this page draws {FORWARDS} forwards at most, and these are "
             f"{forwards}"
         )
-    schedule = flow.table(case.layout.schedule, case.setting.pipe, case.setting.microbatches, case.setting.virtual)
+    schedule = case.layout.table.schedule
     costs = {kind: seconds * 1e3 for kind, seconds in action_seconds(case).items()}
     # A stage's time is that of the stage with most layers; groups have their shares of it.
     counts = case.placement.counts
@@ -139,9 +138,9 @@ def table(case: Case) -> Table:
 
 
 def _hop_ms(case: Case) -> float:
-    """Of one exchange with the neighbours."""
+    """Of one exchange with the neighbours, whether or not work hides it."""
     hops = [term for term in case.estimate.terms if term.name == "hops"]
-    return 1e3 * sum(term.seconds / term.repeats for term in hops)
+    return 1e3 * sum(term.volume / term.rate + term.extra for term in hops)
 
 
 def _actions(locked: Timeline, free: Timeline) -> Actions:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -10,12 +11,11 @@ from meshkit.config import DataConfig, MeshShape, PipelineConfig, RunConfig
 from meshkit.errors import MeshkitError, nearest
 from meshkit.models.presets import check_cut
 from meshkit.pipeline.placement import Placement
-from meshkit.planner import flow
 from meshkit.planner.cluster import Cluster
 from meshkit.planner.estimate import Estimate, estimate_on, workload
-from meshkit.planner.layout import SCHEDULES, Job, Layout, placement
+from meshkit.planner.layout import Job, Layout
 from meshkit.planner.workload import Workload
-from meshkit.view.world import World
+from meshkit.view.world import BALANCED, World
 
 MOST = 2**16
 """Devices that the page draws."""
@@ -26,12 +26,14 @@ LARGEST = 10**6
 RECOMPUTE = ("full", "selective", "none")
 ZERO = (0, 1, 2, 3)
 PRECISION = ("bfloat16", "float32")
+OVERLAP = ("false", "true")
 """What the config allows; of precisions, those with a peak in the catalogue of devices."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Every control of the page. batch: samples of a step over all replicas; sequence: tokens of a sample."""
+    """Every control of the page. schedule: a name, or a grid's file. layers: of each group, "3,2,2,1", or balanced.
+    batch: samples of a step over all replicas; sequence: tokens of a sample."""
 
     model: str = "llama3-70b"
     cluster: str = "h100"
@@ -46,11 +48,22 @@ class Setting:
     batch: int = 512
     sequence: int = 4096
     precision: str = "bfloat16"
+    overlap: str = "false"
+    layers: str = BALANCED
 
     @property
     def mesh(self) -> MeshShape:
         """data × tensor × pipe."""
         return MeshShape(data=self.data, tensor=self.tensor, pipe=self.pipe)
+
+    @property
+    def layers_per_stage(self) -> tuple[int, ...] | None:
+        """The cut by hand, None for the balanced one. Raises MeshkitError for what is neither."""
+        if self.layers == BALANCED:
+            return None
+        if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", self.layers, re.ASCII):
+            raise MeshkitError(f"layers = {self.layers}: it is {BALANCED}, or layers of each stage, as 3,2,2,1")
+        return tuple(map(int, self.layers.split(",")))
 
     def but(self, change: Mapping[str, Any]) -> "Setting":
         """With some controls changed."""
@@ -106,7 +119,7 @@ class Case:
     @property
     def placement(self) -> Placement:
         """Which layers sit on which stage."""
-        return placement(self.job.sizes.layers, self.setting.pipe, self.setting.virtual)
+        return self.layout.placement(self.job.sizes.layers)
 
     @property
     def nodes(self) -> list[int]:
@@ -123,25 +136,38 @@ def resolve(world: World, setting: Setting) -> Case:
         raise MeshkitError(f"the mesh takes {mesh.devices} devices: this page draws {MOST} at most")
     world.clusters[setting.cluster].take(mesh.devices)
     check_cut(model, mesh, setting.sequence)
-    placement(model.layers, setting.pipe, setting.virtual)
-    size = run.microbatch_size(setting.data)
-    # The builder's rules hold for m as they do for fewer microbatches, alike modulo P.
-    few = min(setting.microbatches, setting.microbatches % setting.pipe + setting.pipe)
-    flow.table(setting.schedule, setting.pipe, few, setting.virtual)
-    work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence, setting.precision)
     layout = Layout(
-        mesh, size, setting.microbatches, setting.schedule, setting.virtual, setting.recompute, setting.zero
+        mesh,
+        run.microbatch_size(setting.data),
+        setting.microbatches,
+        setting.schedule,
+        setting.virtual,
+        setting.recompute,
+        setting.zero,
+        layers_per_stage=setting.layers_per_stage,
+        overlap=setting.overlap == "true",
     )
+    _check_table(layout)
+    layout.placement(model.layers)
+    work = _workload(world, setting.model, setting.cluster, mesh.devices, setting.sequence, setting.precision)
     job = Job(setting.model, model, setting.batch, setting.sequence, setting.precision)
     return Case(world, setting, work, job, layout)
 
 
+def _check_table(layout: Layout) -> None:
+    """Raises MeshkitError when the schedule does not go with the mesh, the microbatches or the overlap."""
+    table, P = layout.table, layout.mesh.pipe
+    # A builder's rules hold for m as they do for fewer microbatches, alike modulo P.
+    few = min(layout.microbatches, layout.microbatches % P + P)
+    _ = (table._replace(microbatches=few) if table.built else table).schedule
+
+
 def _config(world: World, setting: Setting) -> RunConfig:
     """The keys of a config that the setting is. Raises MeshkitError for a value that a control cannot have."""
-    for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", SCHEDULES)):
+    for name, known in (("model", world.models), ("cluster", world.clusters), ("schedule", world.schedules)):
         if getattr(setting, name) not in known:
             raise MeshkitError(f"{name} = {getattr(setting, name)}: no such {name}; known: {', '.join(known)}")
-    policies = {"recompute": RECOMPUTE, "zero": ZERO, "precision": PRECISION}
+    policies = {"recompute": RECOMPUTE, "zero": ZERO, "precision": PRECISION, "overlap": OVERLAP}
     for name, values in policies.items():
         if getattr(setting, name) not in values:
             raise MeshkitError(f"{name} = {getattr(setting, name)}: it is one of {', '.join(map(str, values))}")

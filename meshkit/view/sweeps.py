@@ -9,6 +9,7 @@ from meshkit.planner.layout import Job
 from meshkit.planner.workload import Workload
 from meshkit.view.choices import adapted, changes, choices
 from meshkit.view.setting import Case, Setting
+from meshkit.view.world import BALANCED
 
 BEST = 40
 """Rows of the table of layouts."""
@@ -139,4 +140,4 @@ def changes_of(row: Row) -> dict[str, int | str]:
     data, tensor, pipe = row.mesh
     mesh: dict[str, int | str] = {"data": data, "tensor": tensor, "pipe": pipe}
     names = ("schedule", "virtual", "microbatches", "recompute", "zero")
-    return mesh | {name: getattr(row, name) for name in names}
+    return mesh | {name: getattr(row, name) for name in names} | {"overlap": "false", "layers": BALANCED}

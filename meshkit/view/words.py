@@ -36,6 +36,12 @@ SENTENCES: tuple[tuple[Clause, ...], ...] = (
     ),
     (("{name} = {value}: no such {kind}; known: {known}", "{name} = {value}：没有此项；可选：{known}"),),
     (("{name} = {value}: it is one of {known}", "{name} = {value}：只能是 {known} 之一"),),
+    (
+        (
+            "layers = {value}: it is balanced, or layers of each stage, as 3,2,2,1",
+            "layers = {value}：须为 balanced，或每个 stage 的层数，如 3,2,2,1",
+        ),
+    ),
     (("{name} = 0: it is at least 1", "{name} = 0：至少为 1"),),
     (
         (
@@ -83,6 +89,17 @@ SENTENCES: tuple[tuple[Clause, ...], ...] = (
         ),
         ("model.layers to {least} or more", "model.layers 设为 {least} 以上"),
     ),
+    (
+        (
+            "pipeline.layers_per_stage = {list}: it takes {n} numbers (mesh.pipe = {stages}",
+            "pipeline.layers_per_stage = {list}：需要 {n} 个数（mesh.pipe = {stages}",
+        ),
+        (" × pipeline.virtual = {chunks}", " × pipeline.virtual = {chunks}"),
+        (
+            "), each at least 1, that add up to model.layers = {layers}; for example {even}",
+            "），每个至少为 1，总和为 model.layers = {layers}；例如 {even}",
+        ),
+    ),
     # config.py: microbatch_size
     (
         (
@@ -107,6 +124,26 @@ SENTENCES: tuple[tuple[Clause, ...], ...] = (
             "pipeline.virtual = {chunks} 需要 pipeline.schedule = 'interleaved'；'{name}' 每个 stage 只有一个 chunk",
         ),
     ),
+    (
+        (
+            "pipeline.overlap = true does not go with the interleaved schedule: choose 1f1b, or false",
+            "pipeline.overlap = true 不能与 interleaved 调度同用：改用 1f1b，或设为 false",
+        ),
+    ),
+    *(
+        (
+            (
+                f"{{file}} has {{n}} {what} and {key} = {{asked}}: set {key} to {{n_too}}",
+                f"{{file}} 有 {{n}} {zh}，而 {key} = {{asked}}：{key} 应设为 {{n_too}}",
+            ),
+        )
+        for what, zh, key in (
+            ("stages", "个 stage", "mesh.pipe"),
+            ("microbatches", "个 microbatch", "pipeline.microbatches"),
+            ("chunks a stage", "个 chunk（每 stage）", "pipeline.virtual"),
+            ("ticks a hop ('# hop')", "个 tick 的传递（'# hop'）", "pipeline.overlap"),
+        )
+    ),
     # mesh.py: placement_warning
     (
         (
@@ -118,6 +155,13 @@ SENTENCES: tuple[tuple[Clause, ...], ...] = (
         ),
     ),
     # planner/explain.py
+    (
+        (
+            "{how}; hidden behind work: {share}",
+            "{how}；被计算掩盖：{share}",
+        ),
+    ),
+    (("layers balanced", "各 stage 层数均分"),),
     (("{m} microbatches of {b}", "{m} 个 microbatch，每个 {b} 个样本"),),
     (("{name}'s table; ideal {share} of a pipeline", "{name} 的时间表；理想流水线为 {share}"),),
     # planner/hardware.py: where figures come from

@@ -1,7 +1,7 @@
-"""What there is to choose from: models, and kinds of devices with the links between them."""
+"""What there is to choose from: models, kinds of devices with the links between them, schedules and cuts."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from meshkit.config import ModelConfig
@@ -9,12 +9,16 @@ from meshkit.errors import MeshkitError, nearest
 from meshkit.models.presets import PRESETS, Sizes, sizes
 from meshkit.planner.cluster import Cluster, parse, regular
 from meshkit.planner.hardware import CATALOGUE, GIGA, MICRO, Accelerator, Link
+from meshkit.planner.layout import SCHEDULES
 
 NODES_OF_A_RACK = 4
 """Of 8 devices of 700 W with their host: what a rack of 40 kW cools."""
 
 ETHERNET = Link("Ethernet", 12.5 * GIGA, 20 * MICRO)
 """100 Gb/s a device between racks. Latency assumed: a routed fabric of a few switches."""
+
+BALANCED = "balanced"
+"""Layers of the groups, as even as can be."""
 
 OWN_MODEL = "config"
 """The name of the user's own model, and of the preset that is their config."""
@@ -58,18 +62,33 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class World:
-    """Models and kinds of devices by name."""
+    """Models and kinds of devices by name; schedules by name or by a grid's file; layers of each group, as Setting
+    says them."""
 
     models: Mapping[str, Sizes]
     clusters: Mapping[str, Kind]
+    schedules: tuple[str, ...] = SCHEDULES
+    layers: tuple[str, ...] = (BALANCED,)
 
     @classmethod
-    def of(cls, own: Sizes | None = None, clusters: Mapping[str, Kind] | None = None) -> "World":
-        """All presets and the catalogue's devices; `own`, a config's model, and `clusters`, of the user's files."""
+    def of(
+        cls,
+        own: Sizes | None = None,
+        clusters: Mapping[str, Kind] | None = None,
+        schedules: Iterable[str] = (),
+        layers: Iterable[str] = (),
+    ) -> "World":
+        """All presets, the catalogue's devices, the builders' schedules and balanced layers; and the user's own: a
+        config's model, `clusters` of files, `schedules` and `layers` of a config."""
         models = {name: sizes(ModelConfig(preset=name)) for name in PRESETS}
         kinds = {name: Kind.catalogued(device) for name, device in CATALOGUE.items()}
         kinds["h100-ethernet"] = Kind.catalogued(CATALOGUE["h100"], ETHERNET)
-        return cls(({OWN_MODEL: own} if own else {}) | models, dict(clusters or {}) | kinds)
+        return cls(
+            ({OWN_MODEL: own} if own else {}) | models,
+            dict(clusters or {}) | kinds,
+            tuple(dict.fromkeys([*schedules, *SCHEDULES])),
+            tuple(dict.fromkeys([*layers, BALANCED])),
+        )
 
 
 def named(text: str) -> tuple[str, int | None, dict[str, Kind]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meshkit.pipeline import builders
+from meshkit.pipeline import builders, grid
 from meshkit.view import command, export, weights
 from meshkit.view.choices import choices
 from meshkit.view.page_file import Boot, Preset
@@ -320,6 +320,35 @@ def test_an_exported_page_needs_no_network(browser: Any, tmp_path: Path, monkeyp
     assert "not in this exported file" in away.inner_text()
     opened.page.close()
     assert opened.faults == []
+
+
+def test_a_grid_of_ones_own_is_a_choice_and_only_with_what_it_has(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text(grid.unparse(builders.build("zero-bubble", 2, 4, hop=2)))
+    world = World.of(schedules=[str(file)], layers=["3,1"])
+    own = SMALL.but({"schedule": str(file), "overlap": "true", "layers": "3,1"})
+    for at in serve(world, Boot(own.query, [Preset("config", own.query)], {})):
+        opened = Seen(browser)
+        for mode in MODES[:4]:
+            page = opened.open(at, own, mode=mode)
+        page = opened.open(at, own, mode="state")
+        assert [page.locator(f"#value-{name}").inner_text() for name in ("schedule", "layers", "overlap")] == [
+            "mine.txt",
+            "3,1",
+            "true",
+        ]
+        page.click("#value-pipe")
+        refused = page.locator('[data-control=pipe] [role=option][data-value="4"]')
+        assert "mine.txt has 2 stages and mesh.pipe = 4: set mesh.pipe to 2" in refused.inner_text()
+        assert refused.get_attribute("aria-disabled") == "true"
+        page.keyboard.press("Escape")
+        pick(page, "schedule", "1f1b")
+        pick(page, "schedule", file)
+        assert page.evaluate("meshkit.figures.value.step_seconds") == pytest.approx(
+            resolve(world, own).estimate.step, rel=1e-5
+        )
+        opened.page.close()
+        assert opened.faults == []
 
 
 def test_a_recorded_timeline_is_drawn_under_the_plan(browser: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 from meshkit import cli
 from meshkit.cli import main
 from meshkit.errors import MeshkitError
+from meshkit.pipeline import builders, grid
 from meshkit.planner import search
 from meshkit.view import code, command, devices, export
 from meshkit.view.choices import choices
@@ -128,6 +129,24 @@ def test_a_config_is_the_first_setting_and_a_preset(tmp_path: Path) -> None:
     assert world.models["config"].layers == 4
 
 
+def test_a_grid_layers_and_overlap_of_a_config_are_shown_and_exported(tmp_path: Path) -> None:
+    file, path = tmp_path / "mine.txt", tmp_path / "config.toml"
+    file.write_text(grid.unparse(builders.build("gpipe", 2, 4, hop=2)))
+    own = f'schedule = "{file}"\noverlap = true\nlayers_per_stage = [3, 1]'
+    path.write_text(CONFIG.replace("microbatches = 4", f"microbatches = 4\n{own}"))
+    world, boot = command.prepare(str(path), "h100")
+    first = parse(boot.query)
+    assert (first.schedule, first.overlap, first.layers) == (str(file), "true", "3,1")
+    assert (world.schedules[0], world.layers) == (str(file), ("3,1", "balanced"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "FROM_FIRST", ())
+        pack = json.loads(export.pack(world, Boot(boot.query, boot.presets[:1], {})))
+    held = {parse(query) for query in pack["settings"]}
+    assert {first, first.but({"schedule": "1f1b"}), first.but({"layers": "balanced"})} <= held
+    drawn = put_together(pack["parts"][pack["settings"][boot.query]["schedule"]])
+    assert drawn == json.loads(to_json(PARTS["schedule"](resolve(world, first))))
+
+
 def test_keys_on_the_command_line_go_over_those_of_the_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,7 +184,8 @@ def test_a_runs_folder_brings_its_timeline(tmp_path: Path) -> None:
         ('devices = 1\n[model]\nfamily = "own:Model"\n', "not of other models"),
         ('devices = 1\nprecision = "float64"\n', "precision = float64: it is one of bfloat16, float32"),
         ("[mesh]\npipe = 2\n", "needs to know how many devices"),
-        ('devices = 2\n[pipeline]\nschedule = "my.txt"\n', "meshkit schedule my.txt draws a file"),
+        ('devices = 2\n[pipeline]\nschedule = "my.txt"\n', "pipeline.schedule = 'my.txt': no such file"),
+        ('devices = 2\n[pipeline]\nschedule = "2f2b"\n', "pipeline.schedule = '2f2b': no such schedule"),
     ],
 )
 def test_a_config_that_cannot_be_drawn_says_why(tmp_path: Path, line: str, message: str) -> None:

@@ -1,15 +1,20 @@
 """What the page's controls may say, and what happens to a choice."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit.errors import MeshkitError
+from meshkit.pipeline import builders, grid
+from meshkit.view import devices
 from meshkit.view.choices import VALUES, adapted, choices
+from meshkit.view.payload import PARTS, plain
+from meshkit.view.performance import diagnosis, figures
 from meshkit.view.schedules import table
-from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Setting, parse, resolve
+from meshkit.view.setting import LESSONS, PRESETS_OF_THE_PAGE, Case, Setting, parse, resolve
 from meshkit.view.world import World
 
 WORLD = World.of()
@@ -22,6 +27,7 @@ def any_setting() -> st.SearchStrategy[Setting]:
         Setting,
         **{name: st.sampled_from(values) for name, values in VALUES.items()},
         model=st.sampled_from(list(WORLD.models)),
+        schedule=st.sampled_from(WORLD.schedules),
         cluster=st.sampled_from(list(WORLD.clusters)),
     )
 
@@ -38,6 +44,7 @@ def test_a_query_says_the_whole_setting(setting: Setting) -> None:
         ("data=two", "it is a whole number"),
         ("data=-1", "it is a whole number up to 1000000"),
         ("data=", "it is a whole number"),
+        ("overlaps=true", "no such control; did you mean 'overlap'"),
         ("data=4&data=8", "data = 8: it is said twice"),
     ],
 )
@@ -115,8 +122,70 @@ def test_a_change_changes_no_more_than_it_must(setting: Setting, control: str, d
         ({"data": 0}, "data = 0: it is at least 1"),
         ({"data": 100_000}, "takes 800000 devices: this page draws 65536 at most"),
         ({"model": "llama9"}, "no such model; known: "),
+        ({"schedule": "mine.txt"}, "no such schedule; known: "),
+        ({"overlap": "yes"}, "overlap = yes: it is one of false, true"),
+        ({"overlap": "true", "pipe": 4, "schedule": "interleaved", "virtual": 2}, "does not go with the interleaved"),
+        ({"layers": "40;40"}, "layers = 40;40: it is balanced, or layers of each stage, as 3,2,2,1"),
+        ({"layers": "40,41"}, r"layers_per_stage = \[40, 41\]: it takes 2 numbers .* add up to model.layers = 80"),
     ],
 )
 def test_what_is_not_legal_says_why(change: dict[str, int | str], reason: str) -> None:
     with pytest.raises(MeshkitError, match=reason):
         resolve(WORLD, Setting().but(change))
+
+
+# --- a schedule, a cut and an overlap of the user's own -----------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A grid's file of 4 stages, 6 microbatches and hops of two ticks, with layers cut by hand."""
+    file = tmp_path_factory.mktemp("grids") / "mine.txt"
+    file.write_text(grid.unparse(builders.build("zero-bubble", 4, 6, hop=2)))
+    setting = Setting("tiny", data=2, tensor=1, pipe=4, schedule=str(file), microbatches=6, batch=24, sequence=128)
+    world = World.of(dataclasses.replace(WORLD.models["tiny"], layers=6), schedules=[str(file)], layers=["2,1,1,2"])
+    return resolve(world, setting.but({"model": "config", "overlap": "true", "layers": "2,1,1,2"}))
+
+
+def test_a_grid_of_ones_own_is_in_every_part_of_the_page(mine: Case) -> None:
+    alike = resolve(mine.world, mine.setting.but({"schedule": "zero-bubble"}))
+    assert parse(mine.setting.query) == mine.setting
+    named = lambda case: plain(table(case)) | {"name": ""}
+    assert named(mine) == named(alike)
+    assert figures(mine.estimate) == figures(alike.estimate)
+    for name in ("mesh", "weights", "story"):
+        assert PARTS[name](mine) == PARTS[name](alike), name
+    drawn = table(mine)
+    assert str(mine.layout.table.schedule) == Path(mine.setting.schedule).read_text().partition("\n")[2].rstrip("\n")
+    assert (drawn.stages, drawn.microbatches, drawn.ticks) == (4, 6, 18)
+    assert [len(range(*chunk)) for [chunk] in devices.mesh(mine).layers] == [2, 1, 1, 2]
+
+
+def test_what_a_grid_has_not_cannot_be_chosen(mine: Case) -> None:
+    offered = choices(mine.world, mine.setting)
+    file = mine.setting.schedule
+    for control, said in (
+        ("pipe", f"{file} has 4 stages and mesh.pipe = 2: set mesh.pipe to 4"),
+        ("microbatches", f"{file} has 6 microbatches and pipeline.microbatches = 12: set pipeline.microbatches to 6"),
+        ("virtual", f"{file} has 1 chunks a stage and pipeline.virtual = 2: set pipeline.virtual to 1"),
+        ("overlap", f"{file} has 2 ticks a hop ('# hop') and pipeline.overlap = false: set pipeline.overlap to true"),
+    ):
+        reasons = [choice.reason.en for choice in offered[control] if choice.reason]
+        others = [choice.value for choice in offered[control] if not choice.reason]
+        assert others == [getattr(mine.setting, control)]
+        assert said in reasons
+    by_value = {choice.value: choice for choice in offered["schedule"]}
+    assert by_value["1f1b"].change == {"schedule": "1f1b"}
+    away = resolve(mine.world, mine.setting.but({"schedule": "gpipe", "overlap": "false", "microbatches": 3}))
+    [back] = [choice for choice in choices(mine.world, away.setting)["schedule"] if choice.value == file]
+    assert back.change == {"schedule": file, "overlap": "true", "microbatches": 6}
+    fewer = away.setting.but({"pipe": 2, "layers": "balanced"})
+    [lost] = [choice for choice in choices(mine.world, fewer)["schedule"] if choice.value == file]
+    assert lost.reason is not None
+    assert "has 4 stages and mesh.pipe = 2" in lost.reason.en
+
+
+def test_layers_by_hand_can_be_chosen_and_left(mine: Case) -> None:
+    by_value = {choice.value: choice for choice in choices(mine.world, mine.setting)["layers"]}
+    assert by_value["balanced"].change == {"layers": "balanced"}
+    assert diagnosis(mine).kind

@@ -1,6 +1,7 @@
 """Every sentence of Python's that can reach the page is there in both of its languages."""
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from meshkit.errors import MeshkitError
 from meshkit.mesh import MeshShape, placement_warning
+from meshkit.pipeline import builders, grid
 from meshkit.planner import explain, search
 from meshkit.planner.hardware import CATALOGUE
 from meshkit.planner.layout import Job
@@ -45,6 +47,8 @@ def test_reasons_of_refused_choices(name: str, cluster: str) -> None:
         Setting,
         model=st.sampled_from([*WORLD.models, "llama9"]),
         cluster=st.sampled_from([*WORLD.clusters, "h1000"]),
+        schedule=st.sampled_from([*WORLD.schedules, "mine.txt"]),
+        layers=st.sampled_from(["balanced", "40,40", "1,2,3", "a"]),
         **ANY | {name: ANY[name] | odd for name, odd in ODD.items()},
     )
 )
@@ -77,17 +81,34 @@ def test_why_there_is_no_best_layout() -> None:
     assert is_told(said(str(refused.value)))
 
 
-TERMS = re.compile(r"(recompute|zero) \w+|1f1b|zero-bubble|interleaved v=\d|D=\d+, T=\d+, P=\d+")
+TERMS = re.compile(r"(recompute|zero|overlap) \w+|1f1b|zero-bubble|interleaved v=\d|D=\d+, T=\d+, P=\d+")
 """What would help, in words that are the field's own."""
 
 
-@pytest.mark.parametrize("name", PRESETS_OF_THE_PAGE | LESSONS)
-def test_what_would_help_and_the_arithmetic(name: str) -> None:
-    found = resolve(WORLD, (PRESETS_OF_THE_PAGE | LESSONS)[name]).estimate
+BY_HAND = Setting(pipe=4, overlap="true", layers="19,20,20,21", microbatches=16, batch=128)
+
+
+@pytest.mark.parametrize("setting", [*PRESETS_OF_THE_PAGE.values(), *LESSONS.values(), BY_HAND])
+def test_what_would_help_and_the_arithmetic(setting: Setting) -> None:
+    found = resolve(WORLD, setting).estimate
     for what, _ in explain.neighbours(found):
         assert TERMS.fullmatch(what) or is_told(said(what)), what
-    *_, (_, _, bubble, _) = explain.arithmetic(found)
+    *terms, (_, _, bubble, _) = explain.arithmetic(found)
     assert is_told(said(bubble))
+    for name, _, how, _ in terms:
+        assert "hidden" not in how or is_told(said(how)), name
+
+
+def test_reasons_around_a_grid_and_layers_of_ones_own(tmp_path: Path) -> None:
+    file = str(tmp_path / "mine.txt")
+    Path(file).write_text(grid.unparse(builders.build("1f1b", 2, 64, hop=2)))
+    world = World.of(schedules=[file], layers=["30,50"])
+    own = Setting(schedule=file, overlap="true", layers="30,50")
+    away = Setting(pipe=4, schedule="interleaved", virtual=2, microbatches=16)
+    reasons = [c.reason for setting in (own, away) for offered in choices(world, setting).values() for c in offered]
+    assert sum(reason is not None and file in reason.en for reason in reasons) > len(VALUES["microbatches"])
+    for reason in reasons:
+        assert reason is None or is_told(reason), reason
 
 
 def test_where_figures_come_from() -> None:

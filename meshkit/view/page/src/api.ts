@@ -30,7 +30,7 @@ export interface Overview {
   terms: { name: string; kind: string; arithmetic: Text; seconds: number }[];
 }
 export interface Exchange {
-  name: string; count: number; volume_bytes: number; bytes_per_second: number; latency_seconds: number; seconds: number;
+  name: string; count: number; volume_bytes: number; bytes_per_second: number; latency_seconds: number; hidden: number; seconds: number;
 }
 export interface Axis {
   size: number; groups: number; levels: number[]; crossing_nodes: number; exchanges: Exchange[];

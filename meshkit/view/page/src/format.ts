@@ -33,4 +33,7 @@ export function count(n: number): string {
 
 export const number = (n: number): string => format(",")(n);
 
+/** A control's value; of a file's path, its name. */
+export const plain = (value: number | string): string => String(value).split(/[\\/]/).at(-1)!;
+
 export const shape = (dims: number[]): string => `[${dims.map(number).join(", ")}]`;

@@ -13,6 +13,7 @@ import { Performance } from "./modes/Performance";
 import { recorded, State } from "./modes/State";
 import { StateInspector } from "./modes/StateInspector";
 import { paintPage } from "./palette";
+import { asChange } from "./parts/BestTable";
 import { CodeWindow } from "./parts/Code";
 import { Controls } from "./parts/Controls";
 import { saveJson, savePng, saveSvg, shown } from "./parts/Drawing";
@@ -107,10 +108,7 @@ function Presets() {
   const { data: best, stale } = usePart("best");
   const named: Record<string, Key> = { config: "frame.own" };
   const row = stale ? undefined : best?.rows[0];
-  const bestQuery = row && toQuery({
-    ...fromQuery(query.value), data: row.mesh[0], tensor: row.mesh[1], pipe: row.mesh[2], schedule: row.schedule, virtual: row.virtual,
-    microbatches: row.microbatches, recompute: row.recompute, zero: row.zero,
-  });
+  const bestQuery = row && toQuery({ ...fromQuery(query.value), ...asChange(row) });
   const known = boot.presets.some((preset) => preset.query === query.value) || query.value === bestQuery;
   return (
     <select aria-label={t("frame.preset")} value={known ? query.value : ""} onChange={(event) => event.currentTarget.value && choose(event.currentTarget.value)} data-presets>

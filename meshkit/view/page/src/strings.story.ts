@@ -39,6 +39,7 @@ export const storyStrings = {
   "story.over": ["Over which link", "走哪条链路"],
   "story.takes": ["How long", "耗时"],
   "story.latency": ["latency", "延迟"],
+  "story.hidden": ["hidden behind work", "被计算掩盖"],
   "story.times": ["times a step", "次每步"],
   "story.computing": ["computing, in a step", "一步中的计算"],
   "story.rateWhy": ["B is what the group makes of its links: a ring passes on only (n − 1)/n of V each way.", "B 是整组从链路得到的速率：环上每个方向只传 V 的 (n − 1)/n。"],

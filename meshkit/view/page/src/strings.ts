@@ -45,6 +45,8 @@ const strings = {
   "control.schedule": ["Schedule", "调度"],
   "control.virtual": ["Chunks a stage, v", "每 stage 的 chunk 数 v"],
   "control.microbatches": ["Microbatches, m", "microbatch 数 m"],
+  "control.layers": ["Layers a stage", "每 stage 层数"],
+  "control.overlap": ["Overlap hops", "隐藏传递"],
   "control.recompute": ["Recompute", "重计算"],
   "control.zero": ["ZeRO", "ZeRO"],
   "control.precision": ["Precision", "精度"],

@@ -85,7 +85,7 @@ export function DataInspector({ overview }: { overview: Overview }) {
           <p><i class="dot" style={{ background: linkLine(link).stroke }} /> <b>{link.name}</b> <span class="num">{rate(link.reached_bytes_per_second)}</span> {word("collective", now.collective)}</p>
         </>
       ) : <p class="note">{t(now.axis ? "story.nothingAlone" : "story.nothing")}</p>}
-      {sum > 0 && (
+      {(sum > 0 || now.exchanges.length > 0) && (
         <>
           <h3>{t("story.takes")}</h3>
           {now.exchanges.map((one) => (
@@ -94,6 +94,7 @@ export function DataInspector({ overview }: { overview: Overview }) {
               <div><dt>V</dt><dd>{bytes(one.volume_bytes)}</dd></div>
               <div><dt title={t("story.rateWhy")}>÷ B {rate(one.bytes_per_second)}</dt><dd>{seconds(one.volume_bytes / one.bytes_per_second)}</dd></div>
               <div><dt>+ {t("story.latency")}</dt><dd>{seconds(one.latency_seconds)}</dd></div>
+              {one.hidden > 0 && <div><dt>{t("story.hidden")}</dt><dd>{percent(one.hidden)}</dd></div>}
               <div class="total"><dt>× {count(one.count)} {t("story.times")}</dt><dd>{seconds(one.seconds)}</dd></div>
             </dl>
           ))}

@@ -1,7 +1,7 @@
 // Where the time and the memory go, what happens when one number changes, and which layouts are best.
 
 import type { Overview } from "../api";
-import { bytes, count, number, percent, seconds } from "../format";
+import { bytes, count, number, percent, plain, seconds } from "../format";
 import { kindColour, MEMORY, memoryColour } from "../palette";
 import { BestTable } from "../parts/BestTable";
 import { SeeAlso } from "../parts/Code";
@@ -135,7 +135,7 @@ function Compare({ overview }: { overview: Overview }) {
         <>
           <p>
             {Object.entries(overview.setting).filter(([key, value]) => a.setting[key] !== value).map(([key, value]) => (
-              <span class="difference num" key={key}>{key} <s>{String(a.setting[key])}</s> → <b>{String(value)}</b></span>
+              <span class="difference num" key={key}>{key} <s>{plain(a.setting[key])}</s> → <b>{plain(value)}</b></span>
             ))}
           </p>
           <table class="compare">

@@ -7,7 +7,7 @@ import { axis, CAUSES, gantt, KINDS, kindFill, pitchOf, scale, total, when, type
 import { measured, measuredAt, measuredHeight, measuredOf } from "../draw/measured";
 import { spotAt, trail, type Spot } from "../draw/path";
 import type { Pen } from "../draw/pen";
-import { percent, seconds } from "../format";
+import { percent, plain, seconds } from "../format";
 import { palette } from "../palette";
 import { refused } from "../parts/Control";
 import { Drawing, type Size } from "../parts/Drawing";
@@ -128,7 +128,7 @@ export function State({ overview }: { overview: Overview }) {
           <select value={against.value} onChange={(event) => (against.value = event.currentTarget.value)} data-compare>
             <option value="">{t("state.nothing")}</option>
             {overview.choices.schedule.filter((one) => one.value !== overview.setting.schedule).map((one) => (
-              <option key={one.value} value={one.value} disabled={!!refused(one)} title={refused(one)}>{one.value}</option>
+              <option key={one.value} value={one.value} disabled={!!refused(one)} title={refused(one)}>{plain(one.value)}</option>
             ))}
           </select>
         </label>
@@ -191,7 +191,7 @@ function title(pen: Pen, table: Table, frame: Frame): void {
   const colours = palette.value;
   const free = clock.value === "free";
   const time = free ? table.free_ms : table.tick_ms[table.ticks];
-  pen.text(table.name, frame.x, frame.y - 40, { size: 14, weight: 600, fill: colours.ink });
+  pen.text(plain(table.name), frame.x, frame.y - 40, { size: 14, weight: 600, fill: colours.ink });
   pen.text(
     `${t("state.total", { ticks: table.ticks, time: seconds(time / 1e3) })} · ${t("state.bubble", { share: percent(free ? table.free_bubble : table.bubble) })}`,
     frame.x + frame.width, frame.y - 40, { size: 12, align: "right", fill: colours.soft },

@@ -26,7 +26,7 @@ const HUES = ["", "data", "tensor", "pipe"];
 
 export const asChange = (row: Row) => ({
   data: row.mesh[0], tensor: row.mesh[1], pipe: row.mesh[2], schedule: row.schedule, virtual: row.virtual,
-  microbatches: row.microbatches, recompute: row.recompute, zero: row.zero,
+  microbatches: row.microbatches, recompute: row.recompute, zero: row.zero, overlap: "false", layers: "balanced",
 });
 
 export function BestTable({ overview }: { overview: Overview }) {

@@ -3,6 +3,7 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { AxisName, Choice } from "../api";
+import { plain } from "../format";
 import { change, reachable, setting } from "../store";
 import { said, t, type Key } from "../strings";
 
@@ -62,7 +63,7 @@ export function Control({ name, choices, axis, wide }: Props) {
           }}
           onPointerMove={onMove}
           onKeyDown={onKey}
-        >{String(setting.value[name])}</button>
+        >{plain(setting.value[name])}</button>
         {!wide && <button class="icon" aria-label={t("control.more", { what: label })} disabled={!step(1)} onClick={() => go(step(1))}>+</button>}
       </span>
       {open && <Options name={name} choices={choices} now={now} close={() => setOpen(false)} pick={go} />}
@@ -111,10 +112,10 @@ function Options({ name, choices, now, close, pick }: { name: string; choices: C
             role="option" key={choice.value} tabIndex={-1} aria-selected={k === now} aria-disabled={!!why} class={why ? "refused" : ""} data-value={choice.value}
             onClick={take} onKeyDown={(event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), take())}
           >
-            <span class="num">{String(choice.value)}</span>
+            <span class="num" title={String(choice.value)}>{plain(choice.value)}</span>
             {why ? <small>{why}</small> : (
               <small>
-                {others.length > 0 && t("control.also", { what: others.map(([key, value]) => `${key} ${value}`).join(", ") })}
+                {others.length > 0 && t("control.also", { what: others.map(([key, value]) => `${key} ${plain(value)}`).join(", ") })}
                 {!choice.fits && <em> {t("control.noFit")}</em>}
               </small>
             )}

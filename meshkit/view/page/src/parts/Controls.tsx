@@ -28,8 +28,10 @@ export function Controls({ overview }: { overview: Overview }) {
       <section aria-label={t("control.flow")}>
         <Control name="schedule" choices={choices.schedule} wide />
         <Control name="virtual" choices={choices.virtual} />
+        {choices.layers.length > 1 && <Control name="layers" choices={choices.layers} wide />}
         <Control name="microbatches" choices={choices.microbatches} />
         <p class="note">{t("control.microbatchOf", { b: overview.microbatch, s: number(Number(setting.sequence)) })}</p>
+        <Control name="overlap" choices={choices.overlap} wide />
       </section>
       <section aria-label={t("control.memory")}>
         <Control name="recompute" choices={choices.recompute} wide />
