@@ -15,6 +15,7 @@ CODE: tuple[str, ...] = (
     "meshkit/pipeline/executor.py:_Run._backward",
     "meshkit/pipeline/executor.py:_Run._sent",
     "meshkit/pipeline/executor.py:_Run.tick",
+    "meshkit/pipeline/grid.py:parse",
     "meshkit/pipeline/stage.py:cut_sequence",
     "meshkit/pipeline/timeline.py:Timeline.idle",
     "meshkit/pipeline/timeline.py:asynchronous",

@@ -2,7 +2,7 @@
 
 import type { Overview, Table } from "../api";
 import { CAUSES, idleOf, joined, KINDS } from "../draw/gantt";
-import { bytes } from "../format";
+import { bytes, plain } from "../format";
 import { MEMORY, memoryColour } from "../palette";
 import { SeeAlso } from "../parts/Code";
 import { clock, cursor, usePart } from "../store";
@@ -13,6 +13,7 @@ const BUILDER: Record<string, string> = {
   gpipe: "meshkit/pipeline/builders.py:gpipe", "1f1b": "meshkit/pipeline/builders.py:one_f_one_b",
   interleaved: "meshkit/pipeline/builders.py:interleaved", "zero-bubble": "meshkit/pipeline/builders.py:zero_bubble",
 };
+const GRID = "meshkit/pipeline/grid.py:parse";
 
 export function StateInspector({ overview }: { overview: Overview }) {
   const { data: table } = usePart("schedule");
@@ -26,11 +27,11 @@ export function StateInspector({ overview }: { overview: Overview }) {
       {clock.value === "free" ? <Free table={table} time={time} /> : <Now table={table} at={tickAt(table, time)} overview={overview} />}
       {other && (
         <>
-          <h2>{other.name}</h2>
+          <h2>{plain(other.name)}</h2>
           {clock.value === "free" ? <Free table={other} time={time} /> : <Now table={other} at={tickAt(other, time)} overview={overview} />}
         </>
       )}
-      <SeeAlso chapter="bubble" code={[BUILDER[String(overview.setting.schedule)], clock.value === "free" ? "meshkit/pipeline/timeline.py:asynchronous" : "meshkit/pipeline/timeline.py:lock_step", "meshkit/pipeline/timeline.py:Timeline.idle", "meshkit/pipeline/executor.py:_Run.tick"]} />
+      <SeeAlso chapter="bubble" code={[BUILDER[overview.setting.schedule] ?? GRID, clock.value === "free" ? "meshkit/pipeline/timeline.py:asynchronous" : "meshkit/pipeline/timeline.py:lock_step", "meshkit/pipeline/timeline.py:Timeline.idle", "meshkit/pipeline/executor.py:_Run.tick"]} />
     </div>
   );
 }
