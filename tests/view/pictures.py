@@ -4,6 +4,7 @@ Look at them before committing.
 """
 
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ SHOWN: dict[str, tuple[Setting, dict[str, object]]] = {
     "state": (SIDE_BY_SIDE, {"mode": "state", "against": "gpipe", "clock": "ms", "at": 9, "theme": "dark"}),
     "performance": (Setting(), {"mode": "performance", "theme": "dark"}),
 }
+LANGUAGES = {"en": "", "zh": ".zh"}
+"""Of the chapters, and what the names of their pictures end in."""
 FIGURES = ("cuts", "tensor", "bubble", "memory", "places", "tuning")
 
 
@@ -34,9 +37,9 @@ def main() -> None:
             for name, (setting, said) in SHOWN.items():
                 page = ready(seen.open(address, setting, **said))
                 save(page.screenshot(), name)
-            for chapter, name in enumerate(FIGURES):
-                page = ready(seen.open(address, Setting(), mode="learn", chapter=chapter))
-                save(page.locator(".figure").screenshot(), f"learn-{name}")
+            for (chapter, name), (lang, suffix) in itertools.product(enumerate(FIGURES), LANGUAGES.items()):
+                page = ready(seen.open(address, Setting(), mode="learn", chapter=chapter, lang=lang))
+                save(page.locator(".figure").screenshot(), f"learn-{name}{suffix}")
         browser.close()
 
 
@@ -53,7 +56,7 @@ def save(picture: bytes, name: str) -> None:
 def ready(page: Any) -> Any:
     """When fonts are there and nothing is computed any more."""
     page.evaluate("document.fonts.ready")
-    page.wait_for_function("!/computing…/.test(document.querySelector('.frame').innerText)")
+    page.wait_for_function("!/computing…|计算中…/.test(document.querySelector('.frame').innerText)")
     page.wait_for_timeout(300)
     return page
 

@@ -54,10 +54,12 @@ def test_every_mode_looks_right(browser: Any, address: str, size: str, theme: st
     opened = Seen(browser, size)
     SHOTS.mkdir(parents=True, exist_ok=True)
     for mode in MODES:
-        page = opened.open(address, Setting(), mode=mode, theme=theme, lang=lang)
+        page = opened.open(address, Setting(), mode=mode, theme=theme, lang=lang, parameter="blocks.mlp.up.kernel")
         page.evaluate("document.fonts.ready")
         page.screenshot(path=SHOTS / f"{mode}-{size}-{theme}-{lang}.png")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), mode
+        cut = "[...document.querySelectorAll('aside, .controls, .player')].filter((e) => e.scrollWidth > e.clientWidth)"
+        assert page.evaluate(f"{cut}.map((e) => e.className)") == [], mode
         if size != "laptop":
             found = axe.run(page).response["violations"]
             serious = [v for v in found if v["impact"] in ("serious", "critical")]

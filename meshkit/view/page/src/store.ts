@@ -31,6 +31,8 @@ export const clock = signal<Clock>("ticks");
 export const against = signal("");
 export const cursor = signal(0);
 export const unfolded = signal(false);
+/** State: without the recorded timeline that there is. */
+export const unmeasured = signal(false);
 /** Performance: what sweeps show, the layout A. */
 export const metric = signal<Metric>("tokens_per_second_device");
 export const pinned = signal("");
@@ -83,7 +85,7 @@ export const reachable = (difference: Setting): boolean =>
 type Choice = [Signal<string>, readonly string[]];
 const FRAME: Record<string, Choice> = { mode: [mode, MODES], lang: [lang, ["en", "zh"]], theme: [theme, ["light", "dark"]] };
 const CHOSEN: Record<string, Choice> = { clock: [clock, CLOCKS], metric: [metric, METRICS] };
-const SWITCHES = { solid, unfolded };
+const SWITCHES = { solid, unfolded, unmeasured };
 const NUMBERS = { story, at: cursor, chapter };
 const WORDS = { against, pinned, parameter };
 const PLACE = ["data", "tensor", "pipe"] as const;

@@ -4,7 +4,7 @@ import { AXES, type AxisName, type Figures, type Mesh } from "../api";
 import { linkLine, MEMORY, memoryColour, palette } from "../palette";
 import type { Place } from "../store";
 import { t } from "../strings";
-import { deviceAt, levelBetween, nodeOf, places, rackOf, type Grid } from "./grid";
+import { DETAILED, deviceAt, levelBetween, nodeOf, places, rackOf, type Grid } from "./grid";
 import type { Pen } from "./pen";
 
 const READABLE = 26;
@@ -19,7 +19,7 @@ export interface Marks {
 }
 
 export function blueprint(pen: Pen, mesh: Mesh, grid: Grid, lit: Place, selected: Place, { figures, copies, first = ORIGIN }: Marks): void {
-  const detailed = grid.side >= 14;
+  const detailed = grid.side >= DETAILED;
   const names = [
     ...houses(pen, mesh, grid, rackOf, detailed ? 15 : 4, "rack"),
     ...houses(pen, mesh, grid, nodeOf, detailed ? 7 : 2, "node"),
@@ -171,24 +171,25 @@ function tile(pen: Pen, mesh: Mesh, grid: Grid, place: Place, lit: Place, select
   if (isSelected && axis !== "self") pen.rect(x - 3, y - 3, w + 6, h + 6, { stroke: colours.ink, width: 1.5, radius: 8 });
   if (w < READABLE) return;
   const number = deviceAt(mesh, place);
-  pen.text(String(number), x + w / 2, y + h / 2 - (w > 44 ? 4 : 0), {
-    size: w > 44 ? 14 : 10, mono: true, align: "center", weight: axis ? 600 : 400, fill: axis === "self" ? colours.paper : colours.ink,
+  pen.text(String(number), x + w / 2, y + h / 2 + (w > 44 ? -4 : 3), {
+    size: w > 84 ? 18 : w > 44 ? 14 : 10, mono: true, align: "center", weight: axis ? 600 : 400, fill: axis === "self" ? colours.paper : colours.ink,
   });
-  if (axis && axis !== "self") pen.text(axis[0].toUpperCase(), x + w / 10, y + h / 6, { size: w > 44 ? 10 : 8, weight: 600, align: "center", fill: colours[axis] });
-  if (w > 44 && figures) gauge(pen, x + 7, y + h - 13, w - 14, figures);
+  const letter = w > 84 ? 14 : w > 44 ? 10 : 8;
+  if (axis && axis !== "self") pen.text(axis[0].toUpperCase(), x + 2 + letter / 2.5, y + 2 + letter * 0.75, { size: letter, weight: 600, fill: colours[axis] });
+  if (w > 44 && figures) gauge(pen, x + w * 0.11, y + h * 0.8, w * 0.78, Math.max(5, w / 14), figures);
 }
 
 /** A device's memory as a thin bar by kind, of what it offers; red where it would run over. */
-function gauge(pen: Pen, x: number, y: number, w: number, figures: Figures): void {
-  pen.rect(x, y, w, 5, { fill: palette.value.hair });
+function gauge(pen: Pen, x: number, y: number, w: number, h: number, figures: Figures): void {
+  pen.rect(x, y, w, h, { fill: palette.value.hair });
   let at = 0;
   const most = Math.max(figures.budget_bytes, figures.peak_bytes);
   for (const kind of MEMORY) {
     const share = ((figures.memory_bytes[kind] ?? 0) / most) * w;
-    pen.rect(x + at, y, share, 5, { fill: memoryColour(kind) });
+    pen.rect(x + at, y, share, h, { fill: memoryColour(kind) });
     at += share;
   }
-  if (!figures.fits) pen.rect(x + (figures.budget_bytes / most) * w - 1, y - 2, 2, 9, { fill: palette.value.bad });
+  if (!figures.fits) pen.rect(x + (figures.budget_bytes / most) * w - 1, y - 2, 2, h + 4, { fill: palette.value.bad });
 }
 
 /** Stages and replicas by number; `first`: the numbers at which the drawing begins. */
@@ -197,17 +198,23 @@ function headings(pen: Pen, mesh: Mesh, grid: Grid, first: Place): void {
   const colours = palette.value;
   const blocks = Math.ceil(D / grid.perBlock);
   const wide = T * (grid.side + grid.gap);
+  const told = wide > 64;
+  if (wide >= 22 && !told && grid.left > 84) pen.text(t("arch.stages"), grid.left - 20, grid.top - 46, { size: 12, weight: 600, align: "right", fill: colours.pipe });
   for (let block = 0; block < blocks; block++)
     for (let pipe = 0; pipe < P; pipe++) {
       const { x } = grid.box({ data: block * grid.perBlock, tensor: 0, pipe });
       if (wide < 22) continue;
       const middle = x + (wide - grid.gap) / 2;
       const ranges = mesh.layers[pipe].map(([a, b]) => `${a}–${b - 1}`);
-      pen.text(wide > 64 ? t("arch.stage", { n: pipe + first.pipe }) : String(pipe + first.pipe), middle, grid.top - 46, { size: 12, weight: 600, align: "center", fill: colours.pipe });
+      pen.text(told ? t("arch.stage", { n: pipe + first.pipe }) : String(pipe + first.pipe), middle, grid.top - 46, { size: 12, weight: 600, align: "center", fill: colours.pipe });
       if (wide > 80)
         pen.text(t("arch.layers", { range: ranges.length > 2 ? `${ranges[0]} …` : ranges.join(", ") }), middle, grid.top - 31, { size: 11, align: "center", fill: colours.faint });
     }
-  if (grid.side + grid.row < 13) return;
+  if (grid.side + grid.row < 13) {
+    const middle = grid.top + (grid.perBlock * (grid.side + grid.row)) / 2;
+    if (blocks === 1 && grid.left > 84) pen.text(t("arch.replicas"), grid.left - 20, middle, { size: 12, weight: 600, align: "right", fill: colours.data });
+    return;
+  }
   for (let data = 0; data < D; data++) {
     const { x, y, h } = grid.box({ data, tensor: 0, pipe: 0 });
     pen.text(blocks === 1 && x > 84 ? t("arch.replica", { n: data + first.data }) : String(data + first.data), x - 20, y + h / 2, { size: grid.side < 20 ? 9 : 12, weight: 600, align: "right", fill: colours.data });

@@ -72,7 +72,7 @@ export function gantt(pen: Pen, table: Table, clock: Clock, frame: Frame, most: 
         pen.path([[a + 3 + c * 5, y + 0.5], [a + 7 + c * 5, y + 0.5], [a + 5 + c * 5, y + 4.5]], { fill: light, closed: true });
       const label = String(microbatch[k]);
       if (b - a >= label.length * 6 + 2.4 && lane >= 10)
-        pen.text(label, (a + b) / 2, y + lane / 2 + (chunk[k] ? 1 : 0), { align: "center", size: lane < 16 ? 9 : 10.5, mono: true, fill: light });
+        pen.text(label, (a + b) / 2, y + lane / 2 + (chunk[k] ? 1 : 0), { align: "center", size: lane < 16 ? 9 : lane < 28 || b - a < label.length * 8 + 8 ? 10.5 : 13, mono: true, fill: light });
     }
   }
 }

@@ -21,7 +21,10 @@ export interface Grid {
   at: (x: number, y: number) => Place | null;
 }
 
-const LARGEST = 68;
+const LARGEST = 108;
+const ABOVE = 0.4; // of the room that is left, what stays above: a little more below looks centred
+export const DETAILED = 14; // pixels of a device from which on its links and labels are drawn
+export const ROOMY = 200; // pixels below smaller devices in which some of them are drawn large
 
 export function grid(mesh: Mesh, size: Size, left: number, top: number, bottom: number): Grid {
   const [D, T, P] = mesh.shape;
@@ -44,10 +47,12 @@ export function grid(mesh: Mesh, size: Size, left: number, top: number, bottom: 
   const perBlock = Math.ceil(D / best.blocks);
   const blockWidth = P * (T * (side + gap) + cell) + 2 * cell;
   const slack = Math.max(0, (width - best.blocks * blockWidth + 2 * cell) / 2);
-  const shift = left + Math.min(slack, 120);
+  const shift = left + slack;
+  const room = height - perBlock * (side + row);
+  const start = side < DETAILED && room > ROOMY ? top : top + ABOVE * Math.max(0, room);
   const box = ({ data, tensor, pipe }: Place): Box => ({
     x: shift + Math.floor(data / perBlock) * blockWidth + pipe * (T * (side + gap) + cell) + tensor * (side + gap),
-    y: top + (data % perBlock) * (side + row),
+    y: start + (data % perBlock) * (side + row),
     w: side,
     h: side,
   });
@@ -56,12 +61,12 @@ export function grid(mesh: Mesh, size: Size, left: number, top: number, bottom: 
     const inBlock = x - shift - block * blockWidth;
     const pipe = Math.floor(inBlock / (T * (side + gap) + cell));
     const tensor = Math.floor((inBlock - pipe * (T * (side + gap) + cell)) / (side + gap));
-    const down = Math.floor((y - top) / (side + row));
+    const down = Math.floor((y - start) / (side + row));
     const data = block * perBlock + down;
     const inside = down >= 0 && down < perBlock && block >= 0 && pipe >= 0 && pipe < P && tensor >= 0 && tensor < T;
     return inside && data < D ? { data, tensor, pipe } : null;
   };
-  return { side, gap, cell, row, perBlock, blockWidth, left: shift, top, box, at };
+  return { side, gap, cell, row, perBlock, blockWidth, left: shift, top: start, box, at };
 }
 
 const gaps = (side: number): [number, number, number] =>

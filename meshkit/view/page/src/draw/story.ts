@@ -30,6 +30,9 @@ interface Bounds { left: number; top: number; right: number; bottom: number }
 class Surveyor implements Pen {
   readonly bounds: Bounds = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity };
 
+  /** least: the size of the smallest text. */
+  constructor(private least = 0) {}
+
   rect(x: number, y: number, w: number, h: number): void {
     const to = this.bounds;
     to.left = Math.min(to.left, x);
@@ -42,6 +45,7 @@ class Surveyor implements Pen {
   }
   text(words: string, x: number, y: number, { size = 12, align = "left", mono }: TextStyle = {}): void {
     const letter = (one: string): number => (one > "\u2e80" ? 1 : mono ? 0.6 : 0.54);
+    size = Math.max(size, this.least);
     const wide = size * [...words].reduce((sum, one) => sum + letter(one), 0);
     this.rect(x - { left: 0, center: wide / 2, right: wide }[align], y - size * 0.6, wide, size * 1.2);
   }
@@ -49,53 +53,59 @@ class Surveyor implements Pen {
 
 const MARGIN = 24;
 const CLEAR = 9; // pixels between a matrix and the middle of its label
-const SMALLEST = 9; // of text
+const SMALLEST = 10; // of text
 const LARGEST = 1.5; // beyond, matrices are no clearer
+const TALLEST = 1.6; // of a narrow place's height over its width, so that words keep clear of each other
 
 /** A drawing surface that fits what a scene draws from its beginning to its end into whatever there is. */
 class Stage {
-  private unit = 1;
+  /** Pixels of a scene's unit, across and down. */
+  readonly across: number = 1;
+  private down = 1;
   private left = 0;
   private top = 0;
 
   constructor(private pen: Pen, readonly link: string, size?: Size, bounds?: Bounds) {
     if (!size || !bounds) return;
     const [wide, high] = [bounds.right - bounds.left, bounds.bottom - bounds.top];
-    this.unit = Math.max(0.2, Math.min(LARGEST, (size.width - 2 * MARGIN) / wide, (size.height - 2 * MARGIN) / high));
-    this.left = (size.width - wide * this.unit) / 2 - bounds.left * this.unit;
-    this.top = (size.height - high * this.unit) / 2 - bounds.top * this.unit;
+    const room = (size.height - 2 * MARGIN) / high;
+    this.across = Math.max(0.2, Math.min(LARGEST, (size.width - 2 * MARGIN) / wide, room));
+    this.down = Math.max(this.across, Math.min(1, TALLEST * this.across, room));
+    this.left = (size.width - wide * this.across) / 2 - bounds.left * this.across;
+    this.top = (size.height - high * this.down) / 2 - bounds.top * this.down;
   }
 
   /** A matrix as shades of its values, its top left corner at x, y; [w, h] of what was drawn. */
   heat(matrix: Matrix, x: number, y: number, cell: number, look: Look = {}): void {
     const colours = palette.value;
     const most = look.most ?? 1.6;
-    const u = this.unit;
-    const [w, h] = [matrix[0].length * cell, matrix.length * cell];
+    const h = matrix.length * cell;
     const [X, Y] = this.at(x, y);
-    this.pen.rect(X, Y, w * u, h * u, { fill: colours.raised, alpha: look.alpha });
+    const [W, H] = [cell * this.across, cell * this.down];
+    const [wide, high] = [matrix[0].length * W, matrix.length * H];
+    this.pen.rect(X, Y, wide, high, { fill: colours.raised, alpha: look.alpha });
     matrix.forEach((row, i) => row.forEach((value, j) => {
       const strength = Math.min(1, Math.abs(value) / most) * (look.alpha ?? 1);
       if (strength < 0.02) return;
-      this.pen.rect(X + j * cell * u, Y + i * cell * u, cell * u + 0.3, cell * u + 0.3, { fill: value > 0 ? colours.B : colours.compute, alpha: strength * 0.9 });
+      this.pen.rect(X + j * W, Y + i * H, W + 0.3, H + 0.3, { fill: value > 0 ? colours.B : colours.compute, alpha: strength * 0.9 });
     }));
-    this.pen.rect(X, Y, w * u, h * u, { stroke: look.hue ?? colours.faint, width: look.hue ? 2 : 1, alpha: look.alpha });
+    this.pen.rect(X, Y, wide, high, { stroke: look.hue ?? colours.faint, width: look.hue ? 2 : 1, alpha: look.alpha });
     if (look.lit) {
       const [i, j] = look.lit;
-      this.pen.rect(X + j * cell * u - 1, Y + i * cell * u - 1, cell * u + 2, cell * u + 2, { stroke: colours.ink, width: 2 });
+      this.pen.rect(X + j * W - 1, Y + i * H - 1, W + 2, H + 2, { stroke: colours.ink, width: 2 });
     }
-    if (look.label) this.say(look.label, x, y - Math.max(12, CLEAR / u), { fill: look.hue ?? colours.soft, weight: 600 });
-    if (look.note) this.say(look.note, x, y + h + Math.max(13, CLEAR / u), { fill: colours.faint, size: 11 });
+    if (look.label) this.say(look.label, x, y - Math.max(12, CLEAR / this.down), { fill: look.hue ?? colours.soft, weight: 600 });
+    if (look.note) this.say(look.note, x, y + h + Math.max(13, CLEAR / this.down), { fill: colours.faint, size: 11 });
   }
 
   say(words: string, x: number, y: number, style: { size?: number; fill?: string; weight?: number; mono?: boolean; align?: "left" | "center" | "right" } = {}): void {
     const [X, Y] = this.at(x, y);
-    this.pen.text(words, X, Y, { fill: palette.value.ink, ...style, size: Math.max(SMALLEST, (style.size ?? 12) * Math.min(1.2, this.unit)) });
+    this.pen.text(words, X, Y, { fill: palette.value.ink, ...style, size: Math.max(SMALLEST, (style.size ?? 12) * Math.min(1.2, this.across)) });
   }
 
   box(x: number, y: number, w: number, h: number, hue: string, label: string, fill?: string): void {
     const [X, Y] = this.at(x, y);
-    this.pen.rect(X, Y, w * this.unit, h * this.unit, { stroke: hue, width: 1.5, radius: 8, fill: fill ?? palette.value.sunken });
+    this.pen.rect(X, Y, w * this.across, h * this.down, { stroke: hue, width: 1.5, radius: 8, fill: fill ?? palette.value.sunken });
     if (label) this.say(label, x + 12, y + 16, { fill: hue, weight: 600 });
   }
 
@@ -110,7 +120,7 @@ class Stage {
   }
 
   private at(x: number, y: number): [number, number] {
-    return [this.left + x * this.unit, this.top + y * this.unit];
+    return [this.left + x * this.across, this.top + y * this.down];
   }
 }
 
@@ -276,7 +286,13 @@ export const SCENE_KEYS = Object.keys(SCENES);
 
 /** link: the colour of the link between stages. */
 export function scene(pen: Pen, size: Size, key: string, data: Perceptron, p: number, link: string): void {
-  const surveyor = new Surveyor();
-  for (const moment of [0.001, 0.5, 1]) SCENES[key](new Stage(surveyor, link), data, moment);
-  SCENES[key](new Stage(pen, link, size, surveyor.bounds), data, p);
+  // Text has a smallest size: where the scene is small it needs more of it, which a second survey sees.
+  let bounds: Bounds | undefined;
+  for (let least = 0, survey = 0; survey < 2; survey++) {
+    const surveyor = new Surveyor(least);
+    for (const moment of [0.001, 0.5, 1]) SCENES[key](new Stage(surveyor, link), data, moment);
+    bounds = surveyor.bounds;
+    least = SMALLEST / new Stage(surveyor, link, size, bounds).across;
+  }
+  SCENES[key](new Stage(pen, link, size, bounds), data, p);
 }

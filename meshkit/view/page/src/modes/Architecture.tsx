@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { AXES, type AxisName, type Exchange, type Mesh, type Overview, type Parameter, type Weights } from "../api";
 import { blueprint, brightness, traffic } from "../draw/blueprint";
 import { cuboid, projection } from "../draw/cuboid";
-import { around, clamp, deviceAt, grid, levelOf, nodeOf, places, rackOf } from "../draw/grid";
+import { around, clamp, DETAILED, deviceAt, grid, levelOf, nodeOf, places, rackOf, ROOMY } from "../draw/grid";
 import type { Pen } from "../draw/pen";
 import { bytes, count, rate, seconds, shape } from "../format";
 import { kindColour, linkLine, MEMORY, memoryColour, palette } from "../palette";
@@ -73,7 +73,7 @@ export function Architecture({ overview }: { overview: Overview }) {
           const whole = geometry(size);
           blueprint(pen, mesh, whole, lit, selected, { figures: overview.figures, copies });
           const bottom = whole.top + whole.perBlock * (whole.side + whole.row);
-          if (whole.side < 14 && size.height - bottom > 200) detail(pen, mesh, lit, size, bottom + 30, overview.figures);
+          if (whole.side < DETAILED && size.height - bottom > ROOMY) detail(pen, mesh, lit, size, bottom + 30, overview.figures);
         }}
         onPoint={(x, y, down, size) => {
           const place = find(x, y, size);
@@ -91,7 +91,7 @@ export function Architecture({ overview }: { overview: Overview }) {
   );
 }
 
-const ROW = 60; // pixels of a replica whose devices can be read
+const ROW = 52; // pixels of a replica whose devices can be read
 
 /** Where devices are too many to be read: those around one, large. */
 function detail(pen: Pen, mesh: Mesh, lit: Place, size: Size, top: number, figures: Overview["figures"]): void {

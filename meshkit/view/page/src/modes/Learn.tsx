@@ -1,6 +1,7 @@
 // Short chapters whose figures are the page's own drawings, with settings chosen to make a point.
 
 import type { Token, Tokens } from "marked";
+import { useEffect } from "preact/hooks";
 import { AXES, boot, fromQuery, type Overview } from "../api";
 import { blueprint } from "../draw/blueprint";
 import { cuboid } from "../draw/cuboid";
@@ -40,6 +41,7 @@ export function Learn(_: { overview: Overview }) {
   const chapters = lessons[lang.value];
   const { title, body, entries } = chapters[at];
   const Entries = ENTRIES[now];
+  useEffect(() => document.querySelector("[data-chapter][aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [now]);
   return (
     <div class="learn">
       <nav aria-label={t("learn.contents")}>

@@ -1,9 +1,8 @@
 // Stages over time, the cursor, and what is stored at it; two schedules one over the other.
 
-import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { boot, toQuery, type Overview, type Table } from "../api";
-import { axis, CAUSES, gantt, KINDS, kindFill, pitchOf, scale, total, when, type Frame } from "../draw/gantt";
+import { axis, CAUSES, gantt, KINDS, kindFill, pitchOf, rowsOf, scale, total, when, type Frame } from "../draw/gantt";
 import { measured, measuredAt, measuredHeight, measuredOf } from "../draw/measured";
 import { spotAt, trail, type Spot } from "../draw/path";
 import type { Pen } from "../draw/pen";
@@ -12,15 +11,15 @@ import { palette } from "../palette";
 import { refused } from "../parts/Control";
 import { Drawing, type Size } from "../parts/Drawing";
 import { Player } from "../parts/Player";
-import { against, clock, CLOCKS, cursor, query, setting, unfolded, usePart } from "../store";
+import { against, clock, CLOCKS, cursor, query, setting, unfolded, unmeasured, usePart } from "../store";
 import { t, type Key } from "../strings";
 
 export const recorded = boot.measured && measuredOf(boot.measured.traceEvents);
-const withMeasured = signal(!!recorded);
 const LEFT = 84;
 const RIGHT = 20;
 const TITLE = 58; // height of a schedule's heading and axis
 const NARROWEST = 15; // pixels of a tick in which its microbatch can be read
+const CLOSEST = 8; // times larger than that
 
 /** The setting of the other schedule, when one is compared. */
 export function useOther(overview: Overview): Table | null {
@@ -48,31 +47,43 @@ export function State({ overview }: { overview: Overview }) {
   const other = useOther(overview);
   const [width, setWidth] = useState(800);
   const [from, setFrom] = useState(0);
+  const [zoom, setZoom] = useState(1);
   const [hover, setHover] = useState<{ words: string; stage: number; x: number; y: number; spot?: Spot; table?: Table } | null>(null);
   const lead = table && leading(table, other);
   const longest = lead ? total(lead, clock.value) : 1;
   const perTick = lead ? longest / lead.ticks : 1;
-  const span = Math.min(longest, ((width - LEFT - RIGHT) / NARROWEST) * perTick);
+  const readable = ((width - LEFT - RIGHT) / NARROWEST) * perTick;
+  const span = Math.min(longest, readable / zoom);
   const at = lead ? Math.min(cursor.value, lead.ticks - 1) : 0;
   const now = lead ? timeOf(lead, at) : 0;
   // The window follows the cursor when it would leave it.
   useEffect(() => {
     if (now < from) setFrom(Math.max(0, now - span * 0.1));
-    else if (now + perTick > from + span) setFrom(Math.min(longest - span, now - span * 0.5));
-    else if (from + span > longest) setFrom(Math.max(0, longest - span));
-  }, [now, span, longest]);
+    else if (now + perTick > from + span) setFrom(Math.max(0, Math.min(longest - span, now - span * 0.5)));
+  }, [now, width, longest]);
+  useEffect(() => {
+    if (from + span > longest) setFrom(Math.max(0, longest - span));
+  }, [span, longest]);
+  /** Larger around x: from the whole schedule to CLOSEST. */
+  const enlarge = (factor: number, x: number, size: Size): void => {
+    const larger = Math.max(Math.min(1, readable / longest), Math.min(CLOSEST, zoom * factor));
+    const next = Math.min(longest, readable / larger);
+    const share = Math.max(0, Math.min(1, (x - LEFT) / (size.width - LEFT - RIGHT)));
+    setFrom(Math.max(0, Math.min(longest - next, from + share * (span - next))));
+    setZoom(larger);
+  };
   if (!table || !lead) return <p class="loading">{t("frame.loading")}</p>;
 
   const shownTables = other ? [table, other] : [table];
   const most = Math.max(1, ...shownTables.flatMap((one) => one.in_flight.map((row) => Math.max(...row))));
-  const below = withMeasured.value && recorded ? recorded : null;
+  const below = unmeasured.value ? null : recorded;
   const frames = (size: Size): Frame[] => {
     const rows = shownTables.reduce((n, one) => n + one.stages, 0);
     const room = size.height - 40 - TITLE * (shownTables.length + (below ? 1 : 0));
     const peers = unfolded.value ? Number(overview.setting.tensor) : 1;
-    const pitch = Math.max(14, Math.min(180, room / (rows + (below ? below.devices.length * 0.7 : 0))));
-    const rowHeight = Math.max(peers > 1 ? 7 : 8, Math.min(64, (pitch * (peers > 1 ? 0.8 : 0.6)) / peers));
-    const areaHeight = Math.max(0, Math.min(72, pitch - rowHeight * peers - 8));
+    const pitch = Math.max(14, Math.min(240, room / (rows + (below ? below.devices.length * 0.7 : 0))));
+    const rowHeight = Math.max(peers > 1 ? 7 : 8, Math.min(80, (pitch * (peers > 1 ? 0.8 : 0.6)) / peers));
+    const areaHeight = Math.max(0, Math.min(144, pitch - rowHeight * peers - 8));
     const frame = { x: LEFT, y: 0, width: size.width - LEFT - RIGHT, from, to: from + span, rowHeight, areaHeight, peers };
     let y = TITLE;
     return shownTables.map((one) => {
@@ -95,7 +106,7 @@ export function State({ overview }: { overview: Overview }) {
       gantt(pen, one, clock.value, frame, most);
       if (hover?.table === one && hover.spot!.action >= 0) trail(pen, one, clock.value, frame, hover.spot!.action);
     });
-    cursorLine(pen, placed, lead, at);
+    cursorLine(pen, placed, lead, at, most);
     const bottom = placed.at(-1)!;
     if (below) {
       const frame = measuredFrame(size);
@@ -133,7 +144,7 @@ export function State({ overview }: { overview: Overview }) {
           </select>
         </label>
         {Number(overview.setting.tensor) > 1 && <label class="pick"><input type="checkbox" checked={unfolded.value} onChange={(event) => (unfolded.value = event.currentTarget.checked)} data-unfold />{t("state.unfold")}</label>}
-        {recorded && <label class="pick"><input type="checkbox" checked={withMeasured.value} onChange={(event) => (withMeasured.value = event.currentTarget.checked)} data-measured />{t("state.measured")}</label>}
+        {recorded && <label class="pick"><input type="checkbox" checked={!unmeasured.value} onChange={(event) => (unmeasured.value = !event.currentTarget.checked)} data-measured />{t("state.measured")}</label>}
         <ul class="legend">
           {table.kinds.map((kind) => <li key={kind}><i style={{ background: kindFill(kind) }} />{t(`state.legend.${kind}` as Key)}</li>)}
           {table.tensor_share.F > 0 && <li><i class="strip" />{t("kind.tensor")}</li>}
@@ -157,8 +168,11 @@ export function State({ overview }: { overview: Overview }) {
           );
         }}
         onLeave={() => setHover(null)}
+        onZoom={enlarge}
         onKey={(event) => {
           const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
+          const larger = { "+": 1.25, "=": 1.25, "-": 0.8 }[event.key];
+          if (larger) enlarge(larger, LEFT + ((now - from) / span) * (width - LEFT - RIGHT), { width, height: 0 });
           if (!by) return;
           event.preventDefault();
           cursor.value = Math.max(0, Math.min(lead.ticks - 1, at + by));
@@ -199,14 +213,15 @@ function title(pen: Pen, table: Table, frame: Frame): void {
   axis(pen, clock.value, frame, frame.y - 12);
 }
 
-function cursorLine(pen: Pen, frames: Frame[], table: Table, at: number): void {
+function cursorLine(pen: Pen, frames: Frame[], table: Table, at: number, most: number): void {
   const colours = palette.value;
   const frame = frames[0];
   const x = scale(frame);
   const [a, b] = [x(timeOf(table, at)), x(timeOf(table, at + 1))];
   if (b < frame.x || a > frame.x + frame.width) return;
   const last = frames.at(-1)!;
-  const bottom = last.y + table.stages * pitchOf(last);
+  const kept = Math.max(...table.in_flight.map((row) => row.at(-1)!)); // of the last stage: its area ends there
+  const bottom = rowsOf(last, table.stages - 1).at(-1)! + last.rowHeight + 8 + (clock.value === "free" ? 0 : (last.areaHeight * kept) / most);
   pen.rect(a, frame.y - 6, Math.max(1, b - a), bottom - frame.y, { fill: colours.ink, alpha: 0.09 });
   pen.path([[a, frame.y - 6], [a, bottom - 6]], { stroke: colours.ink, width: 1.5 });
   pen.path([[a - 5, frame.y - 12], [a + 5, frame.y - 12], [a, frame.y - 5]], { fill: colours.ink, closed: true });

@@ -14,6 +14,8 @@ interface Props {
   onPoint?: (x: number, y: number, down: boolean, size: Size) => void;
   onLeave?: () => void;
   onKey?: (event: KeyboardEvent) => void;
+  /** Two fingers, or a wheel with Ctrl, around x: how much larger. */
+  onZoom?: (factor: number, x: number, size: Size) => void;
   cursor?: string;
   main?: boolean;
 }
@@ -26,10 +28,11 @@ export const shown = signal<Shown | null>(null);
 /** Milliseconds of the last redraw, for the tests to read. */
 export const redraw = { ms: 0 };
 
-export function Drawing({ label, draw, height, onPoint, onLeave, onKey, cursor, main }: Props) {
+export function Drawing({ label, draw, height, onPoint, onLeave, onKey, onZoom, cursor, main }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const [size, setSize] = useState<Size>({ width: 0, height: 0 });
+  const fingers = useRef(new Map<number, number>()); // that are down, and where across
 
   useLayoutEffect(() => {
     const measure = (): void => setSize({ width: box.current!.clientWidth, height: box.current!.clientHeight });
@@ -57,8 +60,25 @@ export function Drawing({ label, draw, height, onPoint, onLeave, onKey, cursor, 
 
   const point = (event: PointerEvent, down: boolean): void => {
     const at = canvas.current!.getBoundingClientRect();
-    onPoint?.(event.clientX - at.left, event.clientY - at.top, down, size);
+    const apart = fingers.current.size === 2 && distance(fingers.current);
+    if (fingers.current.has(event.pointerId)) fingers.current.set(event.pointerId, event.clientX - at.left);
+    if (!apart) return onPoint?.(event.clientX - at.left, event.clientY - at.top, down, size);
+    const [a, b] = fingers.current.values();
+    onZoom?.(distance(fingers.current) / apart, (a + b) / 2, size);
   };
+  const lift = (event: PointerEvent): void => void fingers.current.delete(event.pointerId);
+  // A wheel's event can be kept from the page only by a listener that says so.
+  useEffect(() => {
+    if (!onZoom) return;
+    const surface = canvas.current!;
+    const turn = (event: WheelEvent): void => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      onZoom(Math.exp(-event.deltaY / 200), event.clientX - surface.getBoundingClientRect().left, size);
+    };
+    surface.addEventListener("wheel", turn, { passive: false });
+    return () => surface.removeEventListener("wheel", turn);
+  });
   return (
     <div class="drawing" ref={box} style={height ? { height: `${height}px` } : undefined}>
       <canvas
@@ -66,18 +86,26 @@ export function Drawing({ label, draw, height, onPoint, onLeave, onKey, cursor, 
         role="img"
         aria-label={label}
         tabIndex={onKey ? 0 : undefined}
-        style={{ cursor }}
+        style={{ cursor, touchAction: onZoom && "pan-y" }}
         onPointerMove={(event) => point(event, (event.buttons & 1) === 1)}
         onPointerDown={(event) => {
           canvas.current!.setPointerCapture(event.pointerId);
+          if (onZoom) fingers.current.set(event.pointerId, event.clientX - canvas.current!.getBoundingClientRect().left);
           point(event, true);
         }}
+        onPointerUp={lift}
+        onPointerCancel={lift}
         onPointerLeave={onLeave}
         onKeyDown={onKey}
       />
     </div>
   );
 }
+
+const distance = (fingers: Map<number, number>): number => {
+  const [a, b] = fingers.values();
+  return Math.max(8, Math.abs(a - b));
+};
 
 function save(name: string, content: Blob): void {
   const link = document.createElement("a");
