@@ -48,7 +48,7 @@ def save(picture: bytes, name: str) -> None:
     few = (
         Image.open(io.BytesIO(picture))
         .convert("RGB")
-        .quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        .quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
     )
     few.save(OUT / f"{name}.png", optimize=True)
 

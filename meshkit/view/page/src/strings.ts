@@ -151,6 +151,7 @@ const strings = {
   "state.W": ["weight gradient of microbatch {n}", "microbatch {n} 的权重梯度"],
   "state.chunk": ["chunk {n}", "chunk {n}"],
   "state.hop": ["hop", "传递"],
+  "state.ends": ["embedding, head", "embedding 与 head"],
   "state.rest": ["rest of the step", "一步的其余部分"],
   "state.legend.F": ["F forward", "F 前向"],
   "state.legend.B": ["B backward", "B 反向"],

@@ -133,7 +133,7 @@ export function axis(pen: Pen, clock: Clock, frame: Frame, y: number): void {
   const step = Math.max(clock === "ticks" ? 1 : 0, [1, 2, 5, 10].find((k) => k * power >= raw)! * power);
   for (let time = Math.ceil(frame.from / step) * step; time <= frame.to + 1e-9; time += step) {
     pen.path([[x(time), y + 5], [x(time), y + 9]], { stroke: colours.line });
-    const label = clock === "ticks" || step >= 1 ? String(Math.round(time)) : time.toPrecision(3);
+    const label = time.toFixed(Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
     pen.text(label, x(time), y - 3, { size: 10, mono: true, align: "center", fill: colours.faint });
   }
 }

@@ -45,7 +45,7 @@ export function measured(pen: Pen, data: Measured, frame: Frame): void {
   }
 }
 
-const ACTION = /^([FBIW])(\d+)$/;
+const ACTION = /^([FBIW])(\d+)(?:\.\d+)?$/; // and its chunk
 const HOP = /^hop/;
 
 /** Spans may overlap, as a device waits for its peers: the table's actions above what is around them. */

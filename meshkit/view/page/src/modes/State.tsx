@@ -38,7 +38,7 @@ export const leading = (table: Table, other: Table | null): Table =>
 
 /** The tick that goes on at a time of a clock; after a schedule's end, its last. */
 export function tickAt(table: Table, time: number): number {
-  const tick = clock.value === "ticks" ? time : clock.value === "ms" ? table.tick_ms.findLastIndex((start) => start <= time) : Math.floor((time / total(table, clock.value)) * table.ticks);
+  const tick = clock.value === "ticks" ? Math.floor(time) : clock.value === "ms" ? table.tick_ms.findLastIndex((start) => start <= time) : Math.floor((time / total(table, clock.value)) * table.ticks);
   return Math.max(0, Math.min(table.ticks - 1, tick));
 }
 
@@ -150,7 +150,7 @@ export function State({ overview }: { overview: Overview }) {
           {table.tensor_share.F > 0 && <li><i class="strip" />{t("kind.tensor")}</li>}
           <li><i class="dotted" />{t("state.idle")}</li>
           <li><i class="area" />{t("state.inFlight")}</li>
-          {below && (<><li><i class="hop" />{t("state.hop")}</li><li><i class="rest" />{t("state.rest")}</li></>)}
+          {below && (<><li><i class="hop" />{t("state.hop")}</li><li><i class="ends" />{t("state.ends")}</li><li><i class="rest" />{t("state.rest")}</li></>)}
         </ul>
       </div>
       <Drawing

@@ -4,6 +4,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { CanvasPen, SvgPen, type Pen } from "../draw/pen";
 import { palette } from "../palette";
+import { lang } from "../store";
 
 export interface Size { width: number; height: number }
 
@@ -31,6 +32,7 @@ export const redraw = { ms: 0 };
 export function Drawing({ label, draw, height, onPoint, onLeave, onKey, onZoom, cursor, main }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
+  void [lang.value, palette.value]; // drawings are made of them, after this is rendered
   const [size, setSize] = useState<Size>({ width: 0, height: 0 });
   const fingers = useRef(new Map<number, number>()); // that are down, and where across
 
