@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from meshkit.view import command
 from meshkit.view.page_file import Boot
 from meshkit.view.server import server
 from meshkit.view.setting import Setting
@@ -21,6 +22,10 @@ MODES = ("architecture", "data", "state", "performance", "learn")
 SIZES = {"desktop": (1440, 900), "laptop": (1024, 768), "phone": (390, 844)}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NEEDED = "MESHKIT_NEEDS_CHROMIUM"
+
+WORLD = World.of()
+SMALL = Setting("tiny", data=2, tensor=2, pipe=2, microbatches=4, batch=16, sequence=128, recompute="none")
+LARGE = Setting("llama3-405b", data=32, tensor=8, pipe=16, batch=2048, microbatches=64)
 
 
 class Seen:
@@ -88,6 +93,12 @@ def seen(shared: Seen) -> Iterator[Seen]:
     shared.faults.clear()
     yield shared
     assert shared.faults == []
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of a page that begins with what `meshkit view` begins with."""
+    yield from serve(*command.prepare(None, "h100"))
 
 
 def serve(world: World, boot: Boot) -> Iterator[str]:
