@@ -63,9 +63,8 @@ def _activations(work: Workload, table: Table, microbatch: int, T: int, recomput
     # The inputs of linears that are cut by columns are held whole, as they were gathered.
     whole = 2 * sizes.width
     held = counts["held"] * rows * tokens * work.element * (whole + (held_elements(sizes) - whole) / T)
-    turned = (
-        TURNED[recompute] * counts["kept"] * rows * activation if microbatch > 1 and T > 1 and table.stages > 1 else 0
-    )
+    turns = microbatch > 1 and T > 1 and table.stages > 1
+    turned = TURNED[recompute] * counts["kept"] * rows * activation if turns else 0
     # Beside the slots, what a tick hands over, each way; and what arrives meanwhile, if a hop has a whole tick.
     return (counts["inputs"] + counts["gradients"] + 2 * table.hop) * activation + kept + turned + held
 
