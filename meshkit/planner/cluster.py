@@ -80,13 +80,17 @@ def _most_units(size: int, stride: int, devices: int, unit: int) -> int:
     return max((first + (size - 1) * stride) // unit - first // unit + 1 for first in firsts)
 
 
-def groups(mesh: MeshShape, cluster: Cluster) -> dict[str, Group]:
-    """Axis -> its group; "vocab": the pipe × tensor devices that share a table; "hop": neighbours on pipe."""
+def groups(mesh: MeshShape, cluster: Cluster, pipe_outermost: bool = False) -> dict[str, Group]:
+    """Axis -> its group; "vocab": the pipe × tensor devices that share a table.
+
+    pipe_outermost: replicas of a stage are neighbours, and its stages far apart; else as `mesh.place` does.
+    """
     per_rack = cluster.per_node * cluster.per_rack
     of = lambda size, stride: group(size, stride, mesh.devices, cluster.per_node, per_rack)
+    inner = mesh.tensor * (mesh.data if pipe_outermost else 1)
     return {
-        "data": of(mesh.data, mesh.tensor * mesh.pipe),
-        "pipe": of(mesh.pipe, mesh.tensor),
+        "data": of(mesh.data, mesh.tensor if pipe_outermost else mesh.tensor * mesh.pipe),
+        "pipe": of(mesh.pipe, inner),
         "tensor": of(mesh.tensor, 1),
         "vocab": of(mesh.tensor * mesh.pipe, 1),
     }

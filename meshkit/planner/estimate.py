@@ -114,7 +114,7 @@ def workload(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Workload
 def estimate_on(work: Workload, job: Job, layout: Layout) -> Estimate:
     """`estimate` for one of many layouts."""
     step = lock_step if work.profile.lock_step else asynchronous
-    parts, bubble = step(work, layout, groups(layout.mesh, work.cluster))
+    parts, bubble = step(work, layout, groups(layout.mesh, work.cluster, work.profile.pipe_outermost))
     budget = work.device.memory - memory.RESERVE
     return Estimate(job, layout, work.cluster, work.profile, parts, bubble, memory.stages(work, layout), budget)
 

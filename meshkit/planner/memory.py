@@ -8,8 +8,17 @@ import functools
 
 from meshkit.pipeline import closed_forms
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
+from meshkit.planner.cluster import groups
 from meshkit.planner.layout import BFLOAT16, Layout
-from meshkit.planner.workload import Workload, layer_parameters, linears, stage_layers, table_parameters
+from meshkit.planner.workload import (
+    WAITING,
+    Workload,
+    layer_parameters,
+    linears,
+    others_layer,
+    stage_layers,
+    table_parameters,
+)
 
 Bytes = dict[str, float]
 
@@ -141,7 +150,24 @@ def _kept(work: Workload, layout: Layout) -> float:
     products = (WIDENING[sizes.family] + 1) * sizes.mlp_width
     inside = kept.heads * (A + 2 * K) + kept.out * A + kept.hidden * products
     scores = 0 if layout.recompute == "selective" else kept.scores * sizes.heads * work.sequence
-    return kept.between * sizes.width / (T if layout.sequence_parallel else 1) + (inside + scores) / T
+    whole = kept.whole * sizes.width if kept.whole and T > 1 and _host_is_ahead(work, layout) else 0.0
+    return kept.between * sizes.width / (T if layout.sequence_parallel else 1) + (inside + scores) / T + whole
+
+
+def _host_is_ahead(work: Workload, layout: Layout) -> bool:
+    """Whether forwards are launched before the device comes to them, so that what an exchange used is not free yet:
+    not in a pipeline that stands still, nor in one of two stages, with one forward to warm up, that waits for hosts."""
+    mesh, profile = layout.mesh, work.profile
+    peers = groups(mesh, work.cluster, profile.pipe_outermost)
+    if profile.stall.seconds(mesh, peers["pipe"], layout.microbatches, layout.zero):
+        return False
+    terms = [term for part in others_layer(work, layout, peers) for term in part.items]
+    waited = sum(term.seconds for term in terms if term.name == WAITING)
+    return mesh.pipe != 2 or waited <= LITTLE * sum(term.seconds for term in terms)
+
+
+LITTLE = 0.05
+"""Share of a layer's time under which a device does not count as waiting for its host."""
 
 
 def in_flight(layout: Layout, stage: int) -> int:

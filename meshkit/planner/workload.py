@@ -206,8 +206,16 @@ class Workload:
 
 
 @functools.lru_cache(maxsize=4096)
-def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, recompute: str, at_once: bool) -> Layer:
-    """The terms of a layer for a microbatch of `samples`.
+def layer(
+    work: Workload,
+    samples: int,
+    tensor: Group,
+    sequence_parallel: bool,
+    recompute: str,
+    at_once: bool,
+    host: float = 0.0,
+) -> Layer:
+    """The terms of a layer for a microbatch of `samples`. host: seconds in which the host launches its forward.
 
     at_once: backwards stand in the ticks of their forwards, which spares lock-step's `full` one forward.
     """
@@ -240,8 +248,14 @@ def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, 
         elementwise.times(2),
         exchange.times(profile.backward_exchanges if sequence_parallel else 1),
     )
-    waits = (_wait(forward, profile.host), _wait((*inputs, products), 2 * profile.host))
+    waits = (_wait(forward, host), _wait((*inputs, products), 2 * host))
     return Layer(Terms((*forward, waits[0])), Terms((*inputs, waits[1])), Terms((products,)))
+
+
+def others_layer(work: Workload, layout: Layout, peers: dict[str, Group]) -> Layer:
+    """The terms of a layer under a framework with one program a stage, its host's pace included."""
+    host = work.profile.host.seconds(peers["tensor"], peers["pipe"])
+    return layer(work, layout.microbatch, peers["tensor"], layout.sequence_parallel, layout.recompute, False, host)
 
 
 def _attention(work: Workload, samples: int, T: int) -> Term:
@@ -262,10 +276,13 @@ ALIGNED, MISALIGNED = 8, 8
 runs of 108 features a head took half as long again)."""
 
 
+WAITING = "waiting for the host"
+
+
 def _wait(terms: Sequence[Term], host: float) -> Term:
     """What the device waits for the host, which takes `host` seconds to launch these terms' kernels."""
     idle = max(0.0, host - sum(term.seconds for term in terms))
-    return Term("waiting for the host", COMPUTE, 1, idle, "s", 1.0)
+    return Term(WAITING, COMPUTE, 1, idle, "s", 1.0)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -277,14 +294,10 @@ def head(work: Workload, samples: int, tensor: Group, ways: int) -> Terms:
     return Terms(
         (
             product_term("logits and their gradients", [shape] * 3, work, work.wide),
-            memory_term("cross-entropy", SOFTMAX_PASSES * tokens * rows * FLOAT32, work.device),
+            memory_term("cross-entropy", work.profile.logit_traffic * tokens * rows, work.device),
             exchange_term("head", TENSOR, "all-gather", volume, tensor, work.cluster).times(3),
         )
     )
-
-
-SOFTMAX_PASSES = 5
-"""Over logits in float32: written, read for the maximum, for the sum, for the gradient, gradient written."""
 
 
 def update(work: Workload, held: float) -> Term:

@@ -17,7 +17,7 @@ import numpy as np
 
 from meshkit.planner.evidence.cases import Case
 from meshkit.planner.evidence.tables import TABLES
-from meshkit.planner.hardware import MICRO
+from meshkit.planner.hardware import GIGA, MICRO
 from meshkit.planner.profile import EAGER, FUSED, Profile, scaled
 
 SCALE = 0.05
@@ -55,8 +55,14 @@ def _latency(network: str) -> Change:
     return change
 
 
-def _stall(field: str) -> Callable[[Profile, float], Profile]:
-    return lambda p, value: dataclasses.replace(p, stall=dataclasses.replace(p.stall, **{field: value}))
+def _part(part: str, field: str, unit: float = 1.0) -> Callable[[Profile, float], Profile]:
+    """Sets a field of a part (host, stall, kept) of nanotron's profile."""
+    set_ = lambda p, value: dataclasses.replace(getattr(p, part), **{field: value * unit})
+    return lambda p, value: dataclasses.replace(p, **{part: set_(p, value)})
+
+
+def _nanotron(field: str, unit: float = 1.0) -> Change:
+    return _profile("nanotron", lambda p, value: dataclasses.replace(p, **{field: value * unit}))
 
 
 PARAMETERS: dict[str, tuple[float, Change]] = {
@@ -70,16 +76,31 @@ PARAMETERS: dict[str, tuple[float, Change]] = {
     ),
     "megatron traffic": (3.0, _profile("megatron", lambda p, v: dataclasses.replace(p, traffic=scaled(FUSED, v)))),
     "nanotron traffic": (3.0, _profile("nanotron", lambda p, v: dataclasses.replace(p, traffic=scaled(FUSED, v)))),
-    "nanotron host, ms": (1.5, _profile("nanotron", lambda p, v: dataclasses.replace(p, host=v / 1e3))),
-    "nanotron stall by peers, s": (1.7, _profile("nanotron", _stall("peers"))),
-    "nanotron stall by devices, s": (1.4, _profile("nanotron", _stall("devices"))),
+    "nanotron host, ms": (1.5, _profile("nanotron", _part("host", "layer", 1e-3))),
+    "nanotron host, by peers": (0.45, _profile("nanotron", _part("host", "peer"))),
+    "nanotron host, by their square": (0.01, _profile("nanotron", _part("host", "square"))),
+    "nanotron stall of replicas, s": (0.5, _profile("nanotron", _part("stall", "replicated"))),
+    "nanotron stall of many, s": (1.0, _profile("nanotron", _part("stall", "many"))),
     "EFA latency, µs": (45.0, _latency("EFA")),
 }
-"""Name -> (where the fit starts, how a case changes with it)."""
+"""Of time. Name -> (where the fit starts, how a case changes with it)."""
+
+MEMORY: dict[str, tuple[float, Change]] = {
+    "nanotron between": (20.0, _profile("nanotron", _part("kept", "between"))),
+    "nanotron hidden": (2.0, _profile("nanotron", _part("kept", "hidden"))),
+    "nanotron whole": (2.0, _profile("nanotron", _part("kept", "whole"))),
+    "nanotron gradient": (5.0, _nanotron("gradient_memory")),
+    "nanotron logit": (10.0, _nanotron("logit_memory")),
+    "nanotron workspace, GB": (0.3, _nanotron("workspace", GIGA)),
+}
+"""Of memory, the same."""
+
+Ratio = Callable[[Case, Values], float]
 
 
-def fitted(cases: Sequence[Case], start: Values) -> dict[str, float]:
-    """The values of PARAMETERS that predict `cases` best."""
+def fitted(cases: Sequence[Case], start: Values, ratio: Ratio | None = None) -> dict[str, float]:
+    """The values that predict `cases` best. ratio: predicted over measured; None: of time."""
+    ratio = ratio or time
     from scipy.optimize import least_squares
 
     tables = Counter(case.table for case in cases)
@@ -100,11 +121,20 @@ def fitted(cases: Sequence[Case], start: Values) -> dict[str, float]:
     return dict(zip(names, map(float, np.exp(result.x)), strict=True))
 
 
-def ratio(case: Case, values: Values) -> float:
-    """Predicted over measured time, with these values."""
+def _changed(case: Case, values: Values) -> Case:
     for name, value in values.items():
-        case = PARAMETERS[name][1](case, value)
-    return case.predicted().step / (case.seconds or 1)
+        case = (PARAMETERS | MEMORY)[name][1](case, value)
+    return case
+
+
+def time(case: Case, values: Values) -> float:
+    """Predicted over measured time, with these values."""
+    return _changed(case, values).predicted().step / (case.seconds or 1)
+
+
+def memory(case: Case, values: Values) -> float:
+    """Predicted over measured memory, with these values."""
+    return _changed(case, values).predicted().peak_memory / (case.memory or 1)
 
 
 def half(case: Case) -> int:
@@ -112,12 +142,31 @@ def half(case: Case) -> int:
     return zlib.crc32(f"{case.model} {case.layout} {case.cluster}".encode()) % 2
 
 
-def errors_by_table(cases: Sequence[Case], values: Values) -> dict[str, tuple[float, float]]:
+def errors_by_table(cases: Sequence[Case], values: Values, ratio: Ratio) -> dict[str, tuple[float, float]]:
     """Table -> (median, 90th percentile) of |predicted / measured − 1|."""
     found: dict[str, list[float]] = {}
     for case in cases:
         found.setdefault(case.table, []).append(abs(ratio(case, values) - 1))
     return {name: (float(np.median(some)), float(np.quantile(some, 0.9))) for name, some in found.items()}
+
+
+def _report(
+    of: str, cases: Sequence[Case], parameters: Mapping[str, tuple[float, Change]], ratio: Ratio
+) -> None:
+    start = {name: value for name, (value, _) in parameters.items()}
+    halves = [[case for case in cases if half(case) == which] for which in (0, 1)]
+    for what, learnt, judged in (
+        ("fitted on all, judged on all", cases, cases),
+        ("fitted on half of the layouts, judged on the others", halves[0], halves[1]),
+        ("the reverse", halves[1], halves[0]),
+    ):
+        if not (learnt and judged):
+            continue
+        values = fitted(learnt, start, ratio)
+        print(f"{of}: {what}")
+        print("  " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+        for table, (median, ninth) in errors_by_table(judged, values, ratio).items():
+            print(f"  {table:<32} median {median:6.1%}  90 % {ninth:6.1%}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,20 +178,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = []
     for name, reader in TABLES.items():
         path = options.folder / f"{name}.csv"
-        timed = [case for case in reader(path) if case is not None and case.seconds] if path.is_file() else []
-        cases += timed[:: options.every] if len(timed) > 500 else timed
-    start = {name: value for name, (value, _) in PARAMETERS.items()}
-    halves = [[case for case in cases if half(case) == which] for which in (0, 1)]
-    for what, learnt, judged in (
-        ("fitted on all, judged on all", cases, cases),
-        ("fitted on half of the layouts, judged on the others", halves[0], halves[1]),
-        ("the reverse", halves[1], halves[0]),
-    ):
-        values = fitted(learnt, start)
-        print(what)
-        print("  " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
-        for table, (median, ninth) in errors_by_table(judged, values).items():
-            print(f"  {table:<32} median {median:6.1%}  90 % {ninth:6.1%}")
+        found = [case for case in reader(path) if case is not None] if path.is_file() else []
+        cases += found[:: options.every] if len(found) > 500 else found
+    timed = [case for case in cases if case.seconds]
+    weighed = [case for case in cases if case.memory and case.profile.name == "nanotron"]
+    _report("time", timed, PARAMETERS, time)
+    _report("memory", weighed, MEMORY, memory)
     return 0
 
 
