@@ -142,6 +142,7 @@ class DeviceFile(Section):
 
     name: str = Field("own", description="What it is called.")
     tflops: float = Field(gt=0, description="Peak bfloat16 TFLOP/s.")
+    float32: float | None = Field(None, gt=0, description="Peak float32 TFLOP/s; absent: float32 is not planned.")
     memory: float = Field(gt=0, description="GiB of memory.")
     bandwidth: float = Field(gt=0, description="TB/s of memory.")
     source: str = Field("the user's file", description="Where the figures come from.")
@@ -193,7 +194,7 @@ def _device(file: DeviceFile, node: int, links: dict[str, Link], path: Path) -> 
         )
     if not all(0 < share <= 1 for share in file.efficiency.values()):
         raise MeshkitError(f"{path}: device.efficiency: a share is above 0 and at most 1")
-    rates = {"bfloat16": file.tflops * TERA, "float32": file.tflops * TERA / 2}
+    rates = {"bfloat16": file.tflops * TERA} | ({"float32": file.float32 * TERA} if file.float32 else {})
     network = links.get("network", links["node"])
     efficiency = Efficiency(**file.efficiency)
     memory, bandwidth = file.memory * GIB, file.bandwidth * TERA

@@ -105,8 +105,9 @@ def workload(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Workload
     rates = cluster.accelerator.flops
     if job.precision not in rates:
         raise MeshkitError(
-            f"precision = {job.precision!r}: the planner knows no rate of {cluster.accelerator.name} for it; "
-            f"it knows {', '.join(rates)}"
+            f"precision = {job.precision}: no peak rate of {cluster.accelerator.name} is published for it that the "
+            f"planner could take: set precision to {' or '.join(rates)}, or describe the device in a cluster's file, "
+            "with the rate as device.float32"
         )
     return Workload(job.sizes, job.sequence, cluster, profile, job.precision)
 

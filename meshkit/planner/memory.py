@@ -116,7 +116,7 @@ def _others(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     counts = stage_layers(sizes, layout, profile)
     tokens = layout.microbatch * work.sequence
     logits = tokens * sizes.vocab * profile.logit_memory / (1 if profile.whole_logits else T)
-    layer = tokens * _kept(work, layout)
+    layer, copies = tokens * _kept(work, layout), tokens * _copies(work, layout)
     recomputes = layout.recompute == "full"
     # A backward makes the gradient of a product, and widens it, before it is added.
     gradient = max(i * o for i, o in linears(sizes).values()) / T * FLOAT32
@@ -127,19 +127,21 @@ def _others(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
         held = (counts[stage] * layer_parameters(sizes) + tables * table_parameters(sizes)) / T
         cut = held / (D if layout.zero else 1)
         flying = in_flight(layout, stage) * counts[stage] / v
-        result.append(
-            {
-                "weights": cut * FLOAT32,
-                "moments": 2 * cut * FLOAT32,
-                "working copy": held * BFLOAT16,
-                "gradients": held * profile.gradient_memory,
-                "activations": flying * (boundary if recomputes else layer),
-                "working set": profile.workspace
-                + gradient
-                + (layer if recomputes else 0.0)
-                + (logits if stage == P - 1 else 0.0),
-            }
-        )
+        found = {
+            "weights": cut * FLOAT32,
+            "moments": 2 * cut * FLOAT32,
+            "working copy": held * BFLOAT16,
+            "gradients": held * profile.gradient_memory,
+            "activations": flying * (boundary if recomputes else layer),
+            "working set": profile.workspace
+            + gradient
+            + (layer if recomputes else 0.0)
+            + (logits if stage == P - 1 else 0.0),
+        }
+        # An allocator that runs out waits for the device, and gets its copies back.
+        if sum(found.values()) + flying * copies <= work.device.memory - RESERVE:
+            found["activations"] += flying * copies
+        result.append(found)
     return tuple(result)
 
 
@@ -150,8 +152,13 @@ def _kept(work: Workload, layout: Layout) -> float:
     products = (WIDENING[sizes.family] + 1) * sizes.mlp_width
     inside = kept.heads * (A + 2 * K) + kept.out * A + kept.hidden * products
     scores = 0 if layout.recompute == "selective" else kept.scores * sizes.heads * work.sequence
-    whole = kept.whole * sizes.width if kept.whole and T > 1 and _host_is_ahead(work, layout) else 0.0
-    return kept.between * sizes.width / (T if layout.sequence_parallel else 1) + (inside + scores) / T + whole
+    return kept.between * sizes.width / (T if layout.sequence_parallel else 1) + (inside + scores) / T
+
+
+def _copies(work: Workload, layout: Layout) -> float:
+    """Bytes of gathered copies that a device keeps of a token in a layer, if there is room."""
+    whole = work.profile.kept.whole
+    return whole * work.sizes.width if whole and layout.mesh.tensor > 1 and _host_is_ahead(work, layout) else 0.0
 
 
 def _host_is_ahead(work: Workload, layout: Layout) -> bool:

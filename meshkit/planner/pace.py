@@ -44,3 +44,6 @@ class Stall:
 
 FEW, MANY = 8, 256
 """Microbatches up to which replicas were not seen to stand still, and devices up to which most runs do not."""
+
+AT_ONCE, NEVER = Host(), Stall()
+"""A host that takes no time, and a pipeline that does not stand still."""

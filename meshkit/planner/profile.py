@@ -7,7 +7,7 @@ follow from its kernels are counted; the few that were fitted on its published r
 import dataclasses
 from collections.abc import Mapping
 
-from meshkit.planner.pace import Host, Stall
+from meshkit.planner.pace import AT_ONCE, NEVER, Host, Stall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Profile:
     gradient_bytes: int = 4
     optimizer_bytes: float = 34
     logit_traffic: float = FUSED_LOSS
-    host: Host = Host()
-    stall: Stall = Stall()
+    host: Host = AT_ONCE
+    stall: Stall = NEVER
     kept: Kept = Kept()
     gradient_memory: float = 4
     logit_memory: float = 10
@@ -134,7 +134,7 @@ MLP's products."""
 MEGATRON = Profile(
     name="megatron",
     again=ONCE,
-    traffic=scaled(FUSED, 3),
+    traffic=scaled(FUSED, 7),
     backward_exchanges=1.5,
     kept=KEPT,
 )
@@ -166,15 +166,16 @@ NEMO = dataclasses.replace(
 NANOTRON = dataclasses.replace(
     MEGATRON,
     name="nanotron",
+    traffic=scaled(FUSED, 3.5),
     balanced=True,
     pipe_outermost=True,
     logit_traffic=EAGER_LOSS,
-    host=Host(layer=1.55e-3, peer=0.44, square=0.010),
-    stall=Stall(replicated=0.53, many=1.05),
-    kept=Kept(between=22, heads=2, hidden=1.85, whole=2.4),
-    gradient_memory=5.1,
-    logit_memory=10,
-    workspace=0.24e9,
+    host=Host(layer=1.63e-3, peer=0.44, square=0.0092),
+    stall=Stall(replicated=0.54, many=1.06),
+    kept=Kept(between=24.5, heads=2, hidden=1.7, whole=2),
+    gradient_memory=5,
+    logit_memory=10.5,
+    workspace=0.28e9,
 )
 """nanotron, as the Ultra-Scale Playbook ran it: ranks count tensor, then data, then pipe; the loss an operation a
 kernel. Traffic, memory, host and stall are fitted on its runs, of which each is one step. Why they stand still is not

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from meshkit.models.presets import Sizes
-from meshkit.pipeline.costs import BYTES, FLOAT32, WIDENING
+from meshkit.pipeline.costs import BYTES, WIDENING
 from meshkit.planner import collectives
 from meshkit.planner.cluster import Cluster, Group
 from meshkit.planner.hardware import Accelerator

@@ -2,7 +2,7 @@
 
 Least squares of log(predicted / measured) with Cauchy's loss, so that a run that stood still for a minute does not
 count more than one that did not; every table weighs the same. What it prints is rounded into `hardware.py` and
-`profile.py` by hand. Cross-validated by layouts: fitted on one half of them, judged on the other, and the reverse.
+`profile.py` by hand. Memory is fitted on nanotron's runs alone. Cross-validated by layouts: fitted on one half of them, judged on the other, and the reverse.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,14 +56,16 @@ def _latency(network: str) -> Change:
     return change
 
 
-def _part(part: str, field: str, unit: float = 1.0) -> Callable[[Profile, float], Profile]:
-    """Sets a field of a part (host, stall, kept) of nanotron's profile."""
-    set_ = lambda p, value: dataclasses.replace(getattr(p, part), **{field: value * unit})
-    return lambda p, value: dataclasses.replace(p, **{part: set_(p, value)})
+def _nanotron(field: str, unit: float = 1.0, part: str | None = None) -> Change:
+    """Sets a field of nanotron's profile, or of a `part` of it (host, stall, kept)."""
 
+    def make(profile: Profile, value: float) -> Profile:
+        changed: dict[str, Any] = {field: value * unit}
+        if part is not None:
+            changed = {part: dataclasses.replace(getattr(profile, part), **changed)}
+        return dataclasses.replace(profile, **changed)
 
-def _nanotron(field: str, unit: float = 1.0) -> Change:
-    return _profile("nanotron", lambda p, value: dataclasses.replace(p, **{field: value * unit}))
+    return _profile("nanotron", make)
 
 
 PARAMETERS: dict[str, tuple[float, Change]] = {
@@ -76,19 +79,19 @@ PARAMETERS: dict[str, tuple[float, Change]] = {
     ),
     "megatron traffic": (3.0, _profile("megatron", lambda p, v: dataclasses.replace(p, traffic=scaled(FUSED, v)))),
     "nanotron traffic": (3.0, _profile("nanotron", lambda p, v: dataclasses.replace(p, traffic=scaled(FUSED, v)))),
-    "nanotron host, ms": (1.5, _profile("nanotron", _part("host", "layer", 1e-3))),
-    "nanotron host, by peers": (0.45, _profile("nanotron", _part("host", "peer"))),
-    "nanotron host, by their square": (0.01, _profile("nanotron", _part("host", "square"))),
-    "nanotron stall of replicas, s": (0.5, _profile("nanotron", _part("stall", "replicated"))),
-    "nanotron stall of many, s": (1.0, _profile("nanotron", _part("stall", "many"))),
+    "nanotron host, ms": (1.5, _nanotron("layer", 1e-3, part="host")),
+    "nanotron host, by peers": (0.45, _nanotron("peer", part="host")),
+    "nanotron host, by their square": (0.01, _nanotron("square", part="host")),
+    "nanotron stall of replicas, s": (0.5, _nanotron("replicated", part="stall")),
+    "nanotron stall of many, s": (1.0, _nanotron("many", part="stall")),
     "EFA latency, µs": (45.0, _latency("EFA")),
 }
 """Of time. Name -> (where the fit starts, how a case changes with it)."""
 
 MEMORY: dict[str, tuple[float, Change]] = {
-    "nanotron between": (20.0, _profile("nanotron", _part("kept", "between"))),
-    "nanotron hidden": (2.0, _profile("nanotron", _part("kept", "hidden"))),
-    "nanotron whole": (2.0, _profile("nanotron", _part("kept", "whole"))),
+    "nanotron between": (20.0, _nanotron("between", part="kept")),
+    "nanotron hidden": (2.0, _nanotron("hidden", part="kept")),
+    "nanotron whole": (2.0, _nanotron("whole", part="kept")),
     "nanotron gradient": (5.0, _nanotron("gradient_memory")),
     "nanotron logit": (10.0, _nanotron("logit_memory")),
     "nanotron workspace, GB": (0.3, _nanotron("workspace", GIGA)),
@@ -98,9 +101,24 @@ MEMORY: dict[str, tuple[float, Change]] = {
 Ratio = Callable[[Case, Values], float]
 
 
-def fitted(cases: Sequence[Case], start: Values, ratio: Ratio | None = None) -> dict[str, float]:
-    """The values that predict `cases` best. ratio: predicted over measured; None: of time."""
-    ratio = ratio or time
+def _changed(case: Case, values: Values) -> Case:
+    for name, value in values.items():
+        case = (PARAMETERS | MEMORY)[name][1](case, value)
+    return case
+
+
+def time(case: Case, values: Values) -> float:
+    """Predicted over measured time, with these values."""
+    return _changed(case, values).predicted().step / (case.seconds or 1)
+
+
+def memory(case: Case, values: Values) -> float:
+    """Predicted over measured memory, with these values."""
+    return _changed(case, values).predicted().peak_memory / (case.memory or 1)
+
+
+def fitted(cases: Sequence[Case], start: Values, ratio: Ratio = time) -> dict[str, float]:
+    """The values that predict `cases` best. ratio: of what, time or memory."""
     from scipy.optimize import least_squares
 
     tables = Counter(case.table for case in cases)
@@ -121,22 +139,6 @@ def fitted(cases: Sequence[Case], start: Values, ratio: Ratio | None = None) -> 
     return dict(zip(names, map(float, np.exp(result.x)), strict=True))
 
 
-def _changed(case: Case, values: Values) -> Case:
-    for name, value in values.items():
-        case = (PARAMETERS | MEMORY)[name][1](case, value)
-    return case
-
-
-def time(case: Case, values: Values) -> float:
-    """Predicted over measured time, with these values."""
-    return _changed(case, values).predicted().step / (case.seconds or 1)
-
-
-def memory(case: Case, values: Values) -> float:
-    """Predicted over measured memory, with these values."""
-    return _changed(case, values).predicted().peak_memory / (case.memory or 1)
-
-
 def half(case: Case) -> int:
     """0 or 1, the same for every run of a layout."""
     return zlib.crc32(f"{case.model} {case.layout} {case.cluster}".encode()) % 2
@@ -150,9 +152,7 @@ def errors_by_table(cases: Sequence[Case], values: Values, ratio: Ratio) -> dict
     return {name: (float(np.median(some)), float(np.quantile(some, 0.9))) for name, some in found.items()}
 
 
-def _report(
-    of: str, cases: Sequence[Case], parameters: Mapping[str, tuple[float, Change]], ratio: Ratio
-) -> None:
+def _report(of: str, cases: Sequence[Case], parameters: Mapping[str, tuple[float, Change]], ratio: Ratio) -> None:
     start = {name: value for name, (value, _) in parameters.items()}
     halves = [[case for case in cases if half(case) == which] for which in (0, 1)]
     for what, learnt, judged in (
