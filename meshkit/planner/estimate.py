@@ -7,10 +7,11 @@ from typing import Any
 from meshkit.errors import MeshkitError
 from meshkit.planner import memory
 from meshkit.planner.cluster import Cluster, groups
+from meshkit.planner.counts import model_flops
 from meshkit.planner.layout import Job, Layout
 from meshkit.planner.profile import MESHKIT, Profile
 from meshkit.planner.step import Part, asynchronous, lock_step
-from meshkit.planner.workload import BUBBLE, COMPUTE, KINDS, Term, Workload, model_flops
+from meshkit.planner.workload import BUBBLE, COMPUTE, KINDS, Term, Workload
 
 
 @dataclasses.dataclass(frozen=True)

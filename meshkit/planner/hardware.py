@@ -88,15 +88,9 @@ def _device(
     float8: float | None = None,
     between: tuple[str, float] = INFINIBAND,
     efficiency: Efficiency | None = None,
-    float32: tuple[float, str] | None = None,
 ) -> dict:
-    """From TFLOP/s, GB of memory (vendors' GB of HBM is 2^30), TB/s, GB/s a direction, GB/s a device.
-
-    float32: TFLOP/s of products that XLA makes of float32, with their source; None: none is published.
-    """
-    rates = {"bfloat16": tflops, "float8": float8, "float32": float32[0] if float32 else None}
-    if float32:
-        source = f"{source}; float32: {float32[1]}"
+    """From TFLOP/s, GB of memory (vendors' GB of HBM is 2^30), TB/s, GB/s a direction, GB/s a device."""
+    rates = {"bfloat16": tflops, "float8": float8}
     return dict(
         flops={dtype: rate * TERA for dtype, rate in rates.items() if rate},
         memory=memory * GIB,
@@ -116,70 +110,48 @@ BLACKWELL = Efficiency(matmul=0.53, attention=0.40, memory=0.8, node=0.76, netwo
 8 × 50 GB/s (there too, H200 with EFA); float8: 70.9 of 80.3 % of H100's peaks (there too, MAMF). matmul and memory are
 fitted, attention is FlashAttention 2's (arXiv 2307.08691)."""
 
-TF32 = {
-    "a100": (156.0, "TF32, NVIDIA A100 data sheet"),
+FLOAT32 = {
+    "v100": (15.7, "NVIDIA V100 data sheet; it has no TF32"),
+    "a100-40": (156.0, "TF32, NVIDIA A100 data sheet"),
+    "a100-80": (156.0, "TF32, NVIDIA A100 data sheet"),
     "h100": (494.5, "TF32, NVIDIA H100 data sheet, half of its 989 with sparsity"),
     "h100-pcie": (378.0, "TF32, NVIDIA H100 data sheet, half of its 756 with sparsity"),
     "h200": (494.5, "TF32, NVIDIA H200 data sheet, half of its 989 with sparsity"),
     "b200": (1100.0, "TF32, NVIDIA HGX B200 data sheet, half of its 2,200 with sparsity"),
     "gb200": (1250.0, "TF32, NVIDIA GB200 NVL72 data sheet, half of its 2,500 with sparsity"),
+    "mi300x": (163.4, "matrix, AMD MI300X data sheet; its TF32 is not what float32 products use by default"),
     "l40s": (183.0, "TF32, NVIDIA L40S data sheet"),
     "rtx4090": (82.6, "TF32, NVIDIA Ada whitepaper"),
 }
-"""What XLA makes of float32 products on GPUs that have it, TFLOP/s without sparsity."""
+"""TFLOP/s, without sparsity, of what float32 products become on a kind of device, and where they are printed. A kind
+that is absent has no such figure."""
+
+
+def _float32(name: str) -> dict[str, float]:
+    return {"float32": FLOAT32[name][0] * TERA} if name in FLOAT32 else {}
+
 
 CATALOGUE: dict[str, Accelerator] = {
-    name: Accelerator(name, **values)
+    name: Accelerator(name, **values | {"flops": values["flops"] | _float32(name)})
     for name, values in {
-        "v100": _device(
-            *(125, 32, 0.9, 8, NVLINK3, 150, 12.5, f"{LLM_ANALYSIS}; its rate is float16's"),
-            float32=(15.7, "NVIDIA V100 data sheet; it has no TF32"),
-        ),
-        "a100-40": _device(
-            *(312, 40, 1.555, 8, NVLINK3, 300, 25, LLM_ANALYSIS), efficiency=AMPERE, float32=TF32["a100"]
-        ),
+        "v100": _device(125, 32, 0.9, 8, NVLINK3, 150, 12.5, f"{LLM_ANALYSIS}; its rate is float16's"),
+        "a100-40": _device(312, 40, 1.555, 8, NVLINK3, 300, 25, LLM_ANALYSIS, efficiency=AMPERE),
         "a100-80": _device(
-            *(312, 80, 2.0, 8, NVLINK3, 300, 25, f"{ML_ENGINEERING}; network: {LLM_ANALYSIS}"),
-            efficiency=AMPERE,
-            float32=TF32["a100"],
+            312, 80, 2.0, 8, NVLINK3, 300, 25, f"{ML_ENGINEERING}; network: {LLM_ANALYSIS}", efficiency=AMPERE
         ),
-        "h100": _device(
-            *(989, 80, 3.35, 8, NVLINK, 450, 50, ML_ENGINEERING + NETWORK, 1979),
-            efficiency=HOPPER,
-            float32=TF32["h100"],
-        ),
-        "h100-pcie": _device(
-            *(756, 80, 2.0, 8, PCIE, 63, 25, ML_ENGINEERING, 1513), efficiency=HOPPER, float32=TF32["h100-pcie"]
-        ),
-        "h200": _device(
-            *(989, 141, 4.8, 8, NVLINK, 450, 50, ML_ENGINEERING + NETWORK, 1979),
-            efficiency=HOPPER,
-            float32=TF32["h200"],
-        ),
-        "b200": _device(
-            *(2250, 180, 8.0, 8, NVLINK5, 900, 50, ML_ENGINEERING + NETWORK, 4500),
-            efficiency=BLACKWELL,
-            float32=TF32["b200"],
-        ),
-        "gb200": _device(
-            *(2500, 186, 8.0, 72, NVLINK5, 900, 50, ML_ENGINEERING + NETWORK, 5000),
-            efficiency=BLACKWELL,
-            float32=TF32["gb200"],
-        ),
-        "mi300x": _device(
-            *(1300, 192, 5.3, 8, XGMI, 448, 50, ML_ENGINEERING + NETWORK, 2610),
-            float32=(163.4, "matrix, AMD MI300X data sheet"),
-        ),
-        "l40s": _device(*(362, 48, 0.86, 8, PCIE, 31, 25, ML_ENGINEERING, 733), float32=TF32["l40s"]),
-        "rtx4090": _device(
-            *(165.2, 24, 1.008, 8, PCIE, 31, 12.5, "NVIDIA Ada whitepaper; no NVLink"), float32=TF32["rtx4090"]
-        ),
+        "h100": _device(989, 80, 3.35, 8, NVLINK, 450, 50, ML_ENGINEERING + NETWORK, 1979, efficiency=HOPPER),
+        "h100-pcie": _device(756, 80, 2.0, 8, PCIE, 63, 25, ML_ENGINEERING, 1513, efficiency=HOPPER),
+        "h200": _device(989, 141, 4.8, 8, NVLINK, 450, 50, ML_ENGINEERING + NETWORK, 1979, efficiency=HOPPER),
+        "b200": _device(2250, 180, 8.0, 8, NVLINK5, 900, 50, ML_ENGINEERING + NETWORK, 4500, efficiency=BLACKWELL),
+        "gb200": _device(2500, 186, 8.0, 72, NVLINK5, 900, 50, ML_ENGINEERING + NETWORK, 5000, efficiency=BLACKWELL),
+        "mi300x": _device(1300, 192, 5.3, 8, XGMI, 448, 50, ML_ENGINEERING + NETWORK, 2610),
+        "l40s": _device(362, 48, 0.86, 8, PCIE, 31, 25, ML_ENGINEERING, 733),
+        "rtx4090": _device(165.2, 24, 1.008, 8, PCIE, 31, 12.5, "NVIDIA Ada whitepaper; no NVLink"),
         "tpu-v5e": _device(197, 16, 0.81, 256, ICI, 90, 6.25, f"{SCALING_BOOK}; 2 links of 45 GB/s", between=DCN),
         "tpu-v5p": _device(459, 96, 2.8, 8960, ICI, 270, 6.25, f"{SCALING_BOOK}; 3 links of 90 GB/s", between=DCN),
     }.items()
 }
-"""Accelerators by name. Of SXM boards where there are several; a TPU's node is its pod, and no rate is published for
-its products of float32."""
+"""Accelerators by name. Of SXM boards where there are several; a TPU's node is its pod."""
 
 
 NETWORKS = {

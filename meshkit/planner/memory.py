@@ -9,16 +9,9 @@ import functools
 from meshkit.pipeline import closed_forms
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
 from meshkit.planner.cluster import groups
+from meshkit.planner.counts import layer_parameters, linears, table_parameters
 from meshkit.planner.layout import BFLOAT16, Layout
-from meshkit.planner.workload import (
-    WAITING,
-    Workload,
-    layer_parameters,
-    linears,
-    others_layer,
-    stage_layers,
-    table_parameters,
-)
+from meshkit.planner.workload import WAITING, Workload, others_layer, stage_layers
 
 Bytes = dict[str, float]
 

@@ -8,6 +8,7 @@ from meshkit.pipeline.costs import FLOAT32
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from meshkit.planner import flow
 from meshkit.planner.cluster import Group
+from meshkit.planner.counts import layer_parameters, table_parameters
 from meshkit.planner.layout import Layout
 from meshkit.planner.workload import (
     DATA,
@@ -19,10 +20,8 @@ from meshkit.planner.workload import (
     exchange_term,
     head,
     layer,
-    layer_parameters,
     others_layer,
     stage_layers,
-    table_parameters,
     update,
 )
 

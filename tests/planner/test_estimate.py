@@ -10,12 +10,12 @@ from meshkit.config import MeshShape, ModelConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import PRESETS, sizes
 from meshkit.planner.cluster import parse
+from meshkit.planner.counts import parameters
 from meshkit.planner.estimate import estimate
 from meshkit.planner.hardware import GIB
 from meshkit.planner.layout import Job, Layout
 from meshkit.planner.memory import KINDS
 from meshkit.planner.profile import PROFILES
-from meshkit.planner.workload import parameters
 
 STATE = ("weights", "moments", "working copy", "gradients")
 powers = st.sampled_from([1, 2, 4, 8])

@@ -1,8 +1,9 @@
 """How the catalogue's efficiencies and the profiles' fitted figures were found: python -m meshkit.planner.evidence.fit.
 
 Least squares of log(predicted / measured) with Cauchy's loss, so that a run that stood still for a minute does not
-count more than one that did not; every table weighs the same. What it prints is rounded into `hardware.py` and
-`profile.py` by hand. Memory is fitted on nanotron's runs alone. Cross-validated by layouts: fitted on one half of them, judged on the other, and the reverse.
+count more than one that did not; every table weighs the same. Memory is fitted on nanotron's runs alone. What it
+prints is rounded into `hardware.py` and `profile.py` by hand. Cross-validated by layouts: fitted on one half of them,
+judged on the other, and the reverse.
 """
 
 import argparse
