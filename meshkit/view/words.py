@@ -54,8 +54,8 @@ SENTENCES: tuple[tuple[Clause, ...], ...] = (
     # planner/estimate.py: workload
     (
         (
-            "precision = {value}: no peak rate of {kind} is published for it that the planner could take: set precision "
-            "to {known}, or describe the device in a cluster's file, with the rate as device.float32",
+            "precision = {value}: no peak rate of {kind} is published for it that the planner could take: set "
+            "precision to {known}, or describe the device in a cluster's file, with the rate as device.float32",
             "precision = {value}：{kind} 没有公布此精度的峰值，planner 无从估算：precision 可取 {known}，"
             "或在集群文件中描述该设备，用 device.float32 给出峰值",
         ),

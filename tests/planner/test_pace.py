@@ -8,7 +8,7 @@ from meshkit.config import MeshShape
 from meshkit.planner.cluster import groups, parse
 from meshkit.planner.estimate import estimate
 from meshkit.planner.evidence.cases import llama
-from meshkit.planner.layout import Job, Layout
+from meshkit.planner.layout import Job, Layout, balanced
 from meshkit.planner.pace import AT_ONCE, FEW, MANY, NEVER, Host, Stall
 from meshkit.planner.profile import NANOTRON, PROFILES
 from meshkit.planner.workload import WAITING
@@ -86,6 +86,16 @@ def test_gathered_copies_are_kept_while_the_host_is_ahead() -> None:
     assert more(4, 8, 2) == 0
     assert more(4, 8, 2, microbatch=32) > 0
     assert more(4, 8, 16) == 0  # stands still
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "head", "counts"),
+    [(16, 4, 4.0, (5, 5, 5, 1)), (16, 2, 4.0, (10, 6)), (28, 4, 3.55, (8, 8, 8, 4)), (32, 1, 2.5, (32,))],
+)
+def test_a_stage_takes_blocks_until_it_has_its_share(
+    layers: int, stages: int, head: float, counts: tuple[int, ...]
+) -> None:
+    assert balanced(layers, stages, head) == counts
 
 
 def test_only_nanotron_waits_and_stands_still() -> None:
