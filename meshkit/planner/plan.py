@@ -13,7 +13,7 @@ from meshkit.pipeline.costs import WIDENING, uncounted
 from meshkit.planner import cluster as clusters
 from meshkit.planner import search
 from meshkit.planner.cluster import Cluster
-from meshkit.planner.hardware import GIB
+from meshkit.planner.hardware import GIB, ICI
 from meshkit.planner.layout import Job, Layout, beyond, of_config
 from meshkit.planner.profile import PROFILES
 from meshkit.planner.search import Plan
@@ -51,8 +51,8 @@ def plan(
     job = _job(run, model or run.model.preset, config is None, global_batch, sequence)
     found = search.search(job, on, PROFILES[profile])
     if not found.best:
-        per_node = on.per_node if nodes_of or on.nodes > 1 or "toml" in str(cluster) else on.accelerator.node
-        raise MeshkitError(_too_small(found, per_node))
+        is_given = nodes_of is not None or isinstance(cluster, Cluster) or cluster.endswith(".toml")
+        raise MeshkitError(_too_small(found, _node_size(on, is_given)))
     own, why = None, ""
     if mesh is not None:
         mesh = resolve(mesh, on.devices)
@@ -119,6 +119,12 @@ def _too_small(found: Plan, per_node: int) -> str:
     if tight.peak_memory - kinds["gradients"] / 2 <= tight.budget:
         ways.append('grad_dtype = "bfloat16" would do')
     return f"{text}; {', or '.join(ways) or 'more devices do not help: shorten --sequence'}"
+
+
+def _node_size(on: Cluster, is_given: bool) -> int:
+    """Devices of a whole node: of the cluster's, if that is given; else the usual, of which it may be a part. A TPU's
+    pod is lent in slices."""
+    return on.per_node if is_given or on.nodes > 1 or on.accelerator.link.name == ICI[0] else on.accelerator.node
 
 
 def _enough(found: Plan, per_node: int) -> tuple[Cluster, Layout] | None:

@@ -102,7 +102,10 @@ def test_96_devices_with_stages_of_uneven_layers() -> None:
     assert even != int(even)
 
 
-@pytest.mark.parametrize(("cluster", "per_node"), [("8xh100", 8), ("4xh100", 8), ("32xh100", 8), ("8xb200", 8)])
+WHOLE = {"8xh100": 8, "4xh100": 8, "32xh100": 8, "8xb200": 8, "4xtpu-v5p": 4}  # cluster -> devices of a whole node
+
+
+@pytest.mark.parametrize(("cluster", "per_node"), WHOLE.items())
 def test_the_fewest_whole_nodes_for_what_does_not_fit(cluster: str, per_node: int) -> None:
     with pytest.raises(MeshkitError, match=r"needs [\d.]+ of [\d.]+ GiB a device; ") as refused:
         plan(model="llama3-405b", cluster=cluster, global_batch=60)
