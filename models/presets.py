@@ -184,9 +184,10 @@ def _base(config: ModelConfig, vocab: int | None) -> dict:
         from meshkit.models.config_json import sizes_in
 
         return vars(sizes_in(config.init_from))
-    if config.preset not in PRESETS:
-        raise MeshkitError(f"model.preset = {config.preset!r}: no such preset; {nearest(config.preset, PRESETS)}")
-    return PRESETS[config.preset] | ({"vocab": vocab} if vocab else {})
+    name = config.preset.lower()
+    if name not in PRESETS:
+        raise MeshkitError(f"model.preset = {config.preset!r}: no such preset; {nearest(name, PRESETS)}")
+    return PRESETS[name] | ({"vocab": vocab} if vocab else {})
 
 
 def check_cut(sizes: Sizes, mesh: MeshShape, sequence: int) -> None:

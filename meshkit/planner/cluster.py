@@ -80,13 +80,17 @@ def _most_units(size: int, stride: int, devices: int, unit: int) -> int:
     return max((first + (size - 1) * stride) // unit - first // unit + 1 for first in firsts)
 
 
-def groups(mesh: MeshShape, cluster: Cluster) -> dict[str, Group]:
-    """Axis -> its group; "vocab": the pipe × tensor devices that share a table; "hop": neighbours on pipe."""
+def groups(mesh: MeshShape, cluster: Cluster, pipe_outermost: bool = False) -> dict[str, Group]:
+    """Axis -> its group; "vocab": the pipe × tensor devices that share a table.
+
+    pipe_outermost: replicas of a stage are neighbours, and its stages far apart; else as `mesh.place` does.
+    """
     per_rack = cluster.per_node * cluster.per_rack
     of = lambda size, stride: group(size, stride, mesh.devices, cluster.per_node, per_rack)
+    inner = mesh.tensor * (mesh.data if pipe_outermost else 1)
     return {
-        "data": of(mesh.data, mesh.tensor * mesh.pipe),
-        "pipe": of(mesh.pipe, mesh.tensor),
+        "data": of(mesh.data, mesh.tensor if pipe_outermost else mesh.tensor * mesh.pipe),
+        "pipe": of(mesh.pipe, inner),
         "tensor": of(mesh.tensor, 1),
         "vocab": of(mesh.tensor * mesh.pipe, 1),
     }
@@ -138,6 +142,7 @@ class DeviceFile(Section):
 
     name: str = Field("own", description="What it is called.")
     tflops: float = Field(gt=0, description="Peak bfloat16 TFLOP/s.")
+    float32: float | None = Field(None, gt=0, description="Peak float32 TFLOP/s; absent: float32 is not planned.")
     memory: float = Field(gt=0, description="GiB of memory.")
     bandwidth: float = Field(gt=0, description="TB/s of memory.")
     source: str = Field("the user's file", description="Where the figures come from.")
@@ -189,7 +194,7 @@ def _device(file: DeviceFile, node: int, links: dict[str, Link], path: Path) -> 
         )
     if not all(0 < share <= 1 for share in file.efficiency.values()):
         raise MeshkitError(f"{path}: device.efficiency: a share is above 0 and at most 1")
-    rates = {"bfloat16": file.tflops * TERA, "float32": file.tflops * TERA / 2}
+    rates = {"bfloat16": file.tflops * TERA} | ({"float32": file.float32 * TERA} if file.float32 else {})
     network = links.get("network", links["node"])
     efficiency = Efficiency(**file.efficiency)
     memory, bandwidth = file.memory * GIB, file.bandwidth * TERA

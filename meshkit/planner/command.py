@@ -15,7 +15,7 @@ from meshkit.errors import MeshkitError
 from meshkit.planner import memory
 from meshkit.planner.check import Checked, check
 from meshkit.planner.estimate import Estimate, as_json
-from meshkit.planner.explain import Change, arithmetic, diagnose
+from meshkit.planner.explain import Change, arithmetic, diagnose, duration
 from meshkit.planner.plan import plan as make
 from meshkit.planner.search import Plan
 from meshkit.planner.workload import KINDS
@@ -109,6 +109,7 @@ def to_json(plan: Plan, top: int, explain: int | None, checked: Sequence[Checked
         "legal": plan.tried,
         "fitting": len(plan.best),
         "ignored": plan.ignored,
+        "why_no_own": plan.why_no_own,
         "layouts": [as_json(found) for found in plan.best[:top]],
     }
     if row is not None:
@@ -142,6 +143,8 @@ def show(plan: Plan, top: int, explain: int | None, console: Console | None = No
     )
     if plan.ignored:
         console.print(f"no estimate knows {', '.join(plan.ignored)}: planned without", highlight=False)
+    if plan.why_no_own:
+        console.print(f"the config's own layout is not ranked: {plan.why_no_own}", highlight=False)
     rows = list(enumerate(plan.best[:top], 1))
     if row is not None and row[0] > top:
         rows.append(row)
@@ -152,8 +155,8 @@ def show(plan: Plan, top: int, explain: int | None, console: Console | None = No
 
 
 def _times(rows: list[tuple[int, Estimate]]) -> Table:
-    columns = ("#", "D T P", "m × b", "schedule", "recompute", "zero", "step s", "tokens/s", "MFU", "η", "U", *KINDS)
-    table = _table("Time: seconds of a step, by kind", *columns)
+    columns = ("#", "D T P", "m × b", "schedule", "recompute", "zero", "step", "tokens/s", "MFU", "η", "U", *KINDS)
+    table = _table("Time of a step, by kind", *columns)
     for rank, found in rows:
         layout, mesh = found.layout, found.layout.mesh
         virtual = f" v={layout.virtual}" if layout.virtual > 1 else ""
@@ -164,19 +167,14 @@ def _times(rows: list[tuple[int, Estimate]]) -> Table:
             layout.schedule + virtual,
             layout.recompute,
             str(layout.zero),
-            _digits(found.step),
+            duration(found.step),
             f"{found.tokens_per_second:,.0f}",
             f"{found.mfu:.1%}",
             f"{found.efficiency:.1%}",
             f"{found.utilisation:.1%}",
-            *(_digits(found.seconds[kind]) for kind in KINDS),
+            *(duration(found.seconds[kind]) for kind in KINDS),
         )
     return table
-
-
-def _digits(seconds: float) -> str:
-    """Thousandths, and of what is short three digits that say something."""
-    return f"{seconds:.3f}" if seconds >= 1 or seconds == 0 else f"{seconds:.3g}"
 
 
 def _memory(rows: list[tuple[int, Estimate]]) -> Table:
@@ -204,17 +202,17 @@ def _print_explanation(rank: int, found: Estimate, plan: Plan, console: Console)
     console.print(f"\n[bold]Row {rank}[/]{own}: {found.layout}", highlight=False)
     if plan.own is not None and found.layout.mesh == plan.own.mesh and plan.own_rank is None:
         console.print(f"the config's own is not among the rows: {plan.own}", highlight=False)
-    table = _table("", "term", "kind", "count × (volume ÷ rate + latency)", "seconds")
+    table = _table("", "term", "kind", "count × (volume ÷ rate + latency)", "time")
     for column in table.columns[:-1]:
         column.justify = "left"
     for name, kind, how, seconds in arithmetic(found):
-        table.add_row(name, kind, how, _digits(seconds))
+        table.add_row(name, kind, how, duration(seconds))
     table.add_section()
-    table.add_row("step", "", "", _digits(found.step))
+    table.add_row("step", "", "", duration(found.step))
     console.print(table)
     say = lambda text: console.print(text, highlight=False)
     say(
-        f"η = {_digits(found.seconds['compute'])} / {_digits(found.step)} = {found.efficiency:.1%};  "
+        f"η = {duration(found.seconds['compute'])} / {duration(found.step)} = {found.efficiency:.1%};  "
         f"U = m/(m + (P−1)/v) = {found.utilisation:.1%};  bubble {found.bubble:.1%} of the step"
     )
     diagnosis = diagnose(found)
@@ -232,7 +230,7 @@ def _print_explanation(rank: int, found: Estimate, plan: Plan, console: Console)
 def _change(found: Estimate, change: Change) -> str:
     new = change.estimate
     return (
-        f"{change.what}: {_digits(found.step)} → {_digits(new.step)} s ({new.step / found.step - 1:+.1%}), "
+        f"{change.what}: {duration(found.step)} → {duration(new.step)} ({new.step / found.step - 1:+.1%}), "
         f"{found.peak_memory / GIB:.1f} → {new.peak_memory / GIB:.1f} GiB"
     )
 
@@ -241,7 +239,7 @@ def _against_first(found: Estimate, first: Estimate) -> str:
     """Why the row is not the first: where its seconds go beyond the first's."""
     more = {kind: found.seconds[kind] - first.seconds[kind] for kind in KINDS}
     parts = ", ".join(
-        f"{kind} {'+' if delta >= 0 else '−'}{_digits(abs(delta))}"
+        f"{kind} {'+' if delta >= 0 else '−'}{duration(abs(delta))}"
         for kind, delta in sorted(more.items(), key=lambda item: -item[1])
     )
-    return f"behind row 1 ({first.layout}) by {_digits(found.step - first.step)} s: {parts}"
+    return f"behind row 1 ({first.layout}) by {duration(found.step - first.step)}: {parts}"

@@ -7,10 +7,11 @@ from typing import Any
 from meshkit.errors import MeshkitError
 from meshkit.planner import memory
 from meshkit.planner.cluster import Cluster, groups
+from meshkit.planner.counts import model_flops
 from meshkit.planner.layout import Job, Layout
 from meshkit.planner.profile import MESHKIT, Profile
 from meshkit.planner.step import Part, asynchronous, lock_step
-from meshkit.planner.workload import BUBBLE, COMPUTE, KINDS, Term, Workload, model_flops
+from meshkit.planner.workload import BUBBLE, COMPUTE, KINDS, Term, Workload
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +106,9 @@ def workload(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Workload
     rates = cluster.accelerator.flops
     if job.precision not in rates:
         raise MeshkitError(
-            f"precision = {job.precision!r}: the planner knows no rate of {cluster.accelerator.name} for it; "
-            f"it knows {', '.join(rates)}"
+            f"precision = {job.precision}: no peak rate of {cluster.accelerator.name} is published for it that the "
+            f"planner could take: set precision to {' or '.join(rates)}, or describe the device in a cluster's file, "
+            "with the rate as device.float32"
         )
     return Workload(job.sizes, job.sequence, cluster, profile, job.precision)
 
@@ -114,7 +116,7 @@ def workload(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Workload
 def estimate_on(work: Workload, job: Job, layout: Layout) -> Estimate:
     """`estimate` for one of many layouts."""
     step = lock_step if work.profile.lock_step else asynchronous
-    parts, bubble = step(work, layout, groups(layout.mesh, work.cluster))
+    parts, bubble = step(work, layout, groups(layout.mesh, work.cluster, work.profile.pipe_outermost))
     budget = work.device.memory - memory.RESERVE
     return Estimate(job, layout, work.cluster, work.profile, parts, bubble, memory.stages(work, layout), budget)
 

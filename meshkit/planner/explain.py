@@ -1,27 +1,20 @@
 """Why a layout takes as long as it does, and what would help: its arithmetic, and its neighbours re-estimated."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from meshkit.config import MeshShape
 from meshkit.planner.estimate import Estimate, estimate_on, workload
+from meshkit.planner.hardware import GIB
 from meshkit.planner.layout import Layout
 from meshkit.planner.search import RECOMPUTE, ZERO, legal
-from meshkit.planner.workload import BUBBLE, COMPUTE, PIPE, TENSOR
+from meshkit.planner.workload import BUBBLE, COMPUTE
 
 SHORT = 0.05
 """A kind of time under this share of the step is not what to tune for."""
 
 FULL = 0.9
 """Memory above this share of the budget is what keeps faster layouts out."""
-
-CURES = {
-    TENSOR: "lower T",
-    PIPE: "fewer stages or larger microbatches",
-    BUBBLE: "raise m, lower P, or interleave",
-}
-"""What to try first, by the kind of time that is long. What shortens DATA depends on zero and on what it is beside:
-see `_cure`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +27,9 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """bound: what the layout waits for, in a sentence with the figure. change: of the neighbours that fit the
-    fastest, if it is faster; blocked: the fastest neighbour of all, if memory keeps it out."""
+    """bound: what the layout waits for, in a sentence with the figure that shows it and the change that shortens it.
+    change: of the neighbours that fit the fastest, if it is faster; blocked: the fastest neighbour of all, if memory
+    keeps it out."""
 
     bound: str
     change: Change | None
@@ -43,39 +37,76 @@ class Diagnosis:
 
 
 def diagnose(found: Estimate) -> Diagnosis:
-    """What bounds a layout, and which one change would help most."""
+    """What bounds a layout, and which one change would help most: all neighbours are tried."""
     tried = [Change(what, _estimated(found, layout)) for what, layout in neighbours(found)]
     faster = [change for change in tried if change.estimate.step < found.step]
-    fastest = lambda changes: min(changes, key=lambda change: change.estimate.step, default=None)
-    change = fastest([change for change in faster if change.estimate.fits])
-    blocked = fastest([change for change in faster if not change.estimate.fits])
+    change = _fastest([change for change in faster if change.estimate.fits])
+    blocked = _fastest([change for change in faster if not change.estimate.fits])
     if change is not None and blocked is not None and change.estimate.step <= blocked.estimate.step:
         blocked = None
-    return Diagnosis(_bound(found, blocked is not None, faster), change, blocked)
+    return Diagnosis(_bound(found, tried, blocked), change, blocked)
 
 
-def _bound(found: Estimate, is_blocked: bool, faster: list[Change]) -> str:
+def _fastest(changes: Iterable[Change]) -> Change | None:
+    return min(changes, key=lambda change: change.estimate.step, default=None)
+
+
+def _bound(found: Estimate, tried: list[Change], blocked: Change | None) -> str:
     share = {kind: seconds / found.step for kind, seconds in found.seconds.items()}
     kind = max((k for k in share if k != COMPUTE), key=lambda k: share[k])
-    use, gib = found.peak_memory / found.budget, 2**30
-    memory = f"{found.peak_memory / gib:.1f} of {found.budget / gib:.1f} GiB"
+    use = found.peak_memory / found.budget
+    memory = f"it takes {_gib(found.peak_memory)} of {_gib(found.budget)} GiB"
     if not found.fits:
-        return f"memory over: it needs {memory}: more stages, more T, recomputation, or a higher zero"
+        return f"memory over: {memory}: {_less_memory(found, tried)}"
     if share[kind] > SHORT:
         name = "bubble-bound" if kind == BUBBLE else f"communication-bound ({kind})"
-        return f"{name}: {share[kind]:.1%} of the step: {_cure(found, kind, faster)}"
-    if is_blocked and use > FULL:
-        return f"memory-bound: it takes {memory}, and what would be faster does not fit"
-    return f"compute-bound: {share[COMPUTE]:.1%} of the step computes"
+        return f"{name}: {share[kind]:.1%} of the step, {duration(found.seconds[kind])}: {_shorter(found, kind, tried)}"
+    if blocked is not None and use > FULL:
+        return (
+            f"memory-bound: {memory}, and {_decision(found, blocked)}, which would be faster, takes "
+            f"{_gib(blocked.estimate.peak_memory)}: {_less_memory(found, tried)}"
+        )
+    return (
+        f"compute-bound: {share[COMPUTE]:.1%} of the step, {duration(found.seconds[COMPUTE])}: "
+        f"{_shorter(found, COMPUTE, tried)}"
+    )
 
 
-def _cure(found: Estimate, kind: str, faster: list[Change]) -> str:
-    """What shortens a kind of time: for DATA the neighbour that fits, shortens it, and is fastest."""
-    if kind in CURES:
-        return CURES[kind]
-    shorter = [c for c in faster if c.estimate.fits and c.estimate.seconds[kind] < found.seconds[kind]]
-    best = min(shorter, key=lambda change: change.estimate.step, default=None)
-    return best.what if best is not None else "no single change that fits shortens it"
+def _shorter(found: Estimate, kind: str, tried: list[Change]) -> str:
+    """The neighbour that shortens a kind of time and, of those that fit, the step most; or that none does."""
+    shorter = [c for c in tried if c.estimate.seconds[kind] < found.seconds[kind] and c.estimate.step < found.step]
+    best = _fastest(c for c in shorter if c.estimate.fits) or _fastest(shorter)
+    if best is None:
+        return "no single change shortens it and the step"
+    new = best.estimate
+    over = "" if new.fits else f", but it takes {_gib(new.peak_memory)} of {_gib(new.budget)} GiB"
+    return f"{_decision(found, best)} makes it {duration(new.seconds[kind])}, the step {duration(new.step)}{over}"
+
+
+def _less_memory(found: Estimate, tried: list[Change]) -> str:
+    """The fastest neighbour that takes less memory and fits; or the one that takes least."""
+    less = [change for change in tried if change.estimate.peak_memory < found.peak_memory]
+    best = _fastest(c for c in less if c.estimate.fits) or min(less, key=lambda c: c.estimate.peak_memory, default=None)
+    if best is None:
+        return "no single change takes less"
+    new = best.estimate
+    return f"{_decision(found, best)} takes {_gib(new.peak_memory)} GiB and {duration(new.step)} a step"
+
+
+def _decision(found: Estimate, change: Change) -> str:
+    """The words for a change: what is lowered, raised or chosen, and to what."""
+    old, new = found.layout, change.estimate.layout
+    values = lambda layout: (*(layout.mesh.sizes[axis] for axis in ("tensor", "pipe", "data")), layout.microbatches)
+    turns = [
+        f"{'lower' if after < before else 'raise'} {name}"
+        for name, before, after in zip("TPDm", values(old), values(new), strict=True)
+        if before != after
+    ]
+    return f"{', '.join(turns)} ({change.what})" if turns else change.what
+
+
+def _gib(memory: float) -> str:
+    return f"{memory / GIB:.1f}"
 
 
 def _estimated(found: Estimate, layout: Layout) -> Estimate:
@@ -130,8 +161,9 @@ def arithmetic(found: Estimate) -> list[tuple[str, str, str, float]]:
     """Every term of the step: (name, kind, how it comes about with units, seconds)."""
     rows = []
     for term in sorted(found.terms, key=lambda term: -term.seconds):
-        extra = f" + {scaled(term.extra * 1e6, 'µs')}" if term.extra else ""
-        how = f"{term.repeats:,.6g} × ({scaled(term.volume, term.unit)} ÷ {scaled(term.rate, term.unit + '/s')}{extra})"
+        extra = f" + {duration(term.extra)}" if term.extra else ""
+        each = f"{scaled(term.volume, term.unit)} ÷ {scaled(term.rate, term.unit + '/s')}{extra}"
+        how = f"{term.repeats:,.6g} × ({duration(term.volume) if term.unit == 's' else each})"
         how += f"; hidden behind work: {term.hidden:.2%}" if term.hidden else ""
         rows.append((term.name, term.kind, how, term.seconds))
     rows.append(
@@ -147,9 +179,21 @@ def arithmetic(found: Estimate) -> list[tuple[str, str, str, float]]:
 
 def scaled(value: float, unit: str) -> str:
     """1.5e12, FLOP -> 1.5 TFLOP."""
-    if unit == "µs":
-        return f"{value:,.3g} µs"
     for factor, prefix in UNITS:
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
+
+
+NOTHING = 5e-10
+"""Seconds under which a time is a matter of rounding."""
+
+
+def duration(seconds: float) -> str:
+    """Seconds with the digits that say something, and a unit: 12.35 s, 1.304 s, 81.4 ms, 95 µs."""
+    if abs(seconds) < NOTHING:
+        return "0"
+    if abs(seconds) < 0.9995e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    value, unit, digits = (seconds, "s", 2) if abs(seconds) >= 0.9995 else (seconds * 1e3, "ms", 1)
+    return f"{value:,.{digits if abs(value) >= 10 else 3}f} {unit}"

@@ -7,11 +7,12 @@ from meshkit.config import RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
 from meshkit.planner import cluster, memory
+from meshkit.planner.counts import parameters
 from meshkit.planner.estimate import estimate
 from meshkit.planner.hardware import CATALOGUE, Accelerator
 from meshkit.planner.layout import Job, beyond, of_config
 from meshkit.planner.profile import MESHKIT
-from meshkit.planner.workload import Workload, parameters
+from meshkit.planner.workload import Workload
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,15 +88,11 @@ def _device(
     float8: float | None = None,
     between: tuple[str, float] = INFINIBAND,
     efficiency: Efficiency | None = None,
-    float32: float | None = None,
 ) -> dict:
-    """From TFLOP/s, GB of memory (vendors' GB of HBM is 2^30), TB/s, GB/s a direction, GB/s a device.
-
-    float32: where there is no TF32, whose rate is half of bfloat16's in NVIDIA's and AMD's data sheets.
-    """
-    rates = {"bfloat16": tflops * TERA, "float32": (float32 or tflops / 2) * TERA}
+    """From TFLOP/s, GB of memory (vendors' GB of HBM is 2^30), TB/s, GB/s a direction, GB/s a device."""
+    rates = {"bfloat16": tflops, "float8": float8}
     return dict(
-        flops=rates | ({"float8": float8 * TERA} if float8 else {}),
+        flops={dtype: rate * TERA for dtype, rate in rates.items() if rate},
         memory=memory * GIB,
         bandwidth=bandwidth * TERA,
         node=node,
@@ -109,17 +105,36 @@ def _device(
 
 AMPERE = Efficiency(matmul=0.80, attention=0.45, memory=0.9, node=0.78, network=0.9)
 HOPPER = Efficiency(matmul=0.70, attention=0.40, memory=0.85, node=0.81, network=0.9)
-BLACKWELL = Efficiency(matmul=0.49, attention=0.40, memory=0.8, node=0.76, network=0.9)
+BLACKWELL = Efficiency(matmul=0.53, attention=0.40, memory=0.8, node=0.76, network=0.9)
 """node: of a ring over large payloads, 234 of 300 GB/s, 365 of 450, 682 of 900 (ml-engineering); network: 365 GB/s for
 8 × 50 GB/s (there too, H200 with EFA); float8: 70.9 of 80.3 % of H100's peaks (there too, MAMF). matmul and memory are
 fitted, attention is FlashAttention 2's (arXiv 2307.08691)."""
 
+FLOAT32 = {
+    "v100": (15.7, "NVIDIA V100 data sheet; it has no TF32"),
+    "a100-40": (156.0, "TF32, NVIDIA A100 data sheet"),
+    "a100-80": (156.0, "TF32, NVIDIA A100 data sheet"),
+    "h100": (494.5, "TF32, NVIDIA H100 data sheet, half of its 989 with sparsity"),
+    "h100-pcie": (378.0, "TF32, NVIDIA H100 data sheet, half of its 756 with sparsity"),
+    "h200": (494.5, "TF32, NVIDIA H200 data sheet, half of its 989 with sparsity"),
+    "b200": (1100.0, "TF32, NVIDIA HGX B200 data sheet, half of its 2,200 with sparsity"),
+    "gb200": (1250.0, "TF32, NVIDIA GB200 NVL72 data sheet, half of its 2,500 with sparsity"),
+    "mi300x": (163.4, "matrix, AMD MI300X data sheet; its TF32 is not what float32 products use by default"),
+    "l40s": (183.0, "TF32, NVIDIA L40S data sheet"),
+    "rtx4090": (82.6, "TF32, NVIDIA Ada whitepaper"),
+}
+"""TFLOP/s, without sparsity, of what float32 products become on a kind of device, and where they are printed. A kind
+that is absent has no such figure."""
+
+
+def _float32(name: str) -> dict[str, float]:
+    return {"float32": FLOAT32[name][0] * TERA} if name in FLOAT32 else {}
+
+
 CATALOGUE: dict[str, Accelerator] = {
-    name: Accelerator(name, **values)
+    name: Accelerator(name, **values | {"flops": values["flops"] | _float32(name)})
     for name, values in {
-        "v100": _device(
-            125, 32, 0.9, 8, NVLINK3, 150, 12.5, f"{LLM_ANALYSIS}; its rate is float16's", float32=15.7
-        ),  # float32: NVIDIA's V100 data sheet
+        "v100": _device(125, 32, 0.9, 8, NVLINK3, 150, 12.5, f"{LLM_ANALYSIS}; its rate is float16's"),
         "a100-40": _device(312, 40, 1.555, 8, NVLINK3, 300, 25, LLM_ANALYSIS, efficiency=AMPERE),
         "a100-80": _device(
             312, 80, 2.0, 8, NVLINK3, 300, 25, f"{ML_ENGINEERING}; network: {LLM_ANALYSIS}", efficiency=AMPERE

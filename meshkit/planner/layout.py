@@ -91,7 +91,7 @@ def balanced(layers: int, stages: int, head: float) -> tuple[int, ...]:
     counts, stage = [0] * stages, 0
     for done in range(1, layers + 1):
         counts[stage] += 1
-        if done > share * (stage + 1) and stage < stages - 1:
+        if done >= share * (stage + 1) and stage < stages - 1:
             stage += 1
     return tuple(counts)
 

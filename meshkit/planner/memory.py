@@ -7,9 +7,11 @@ so all hold the same. Other frameworks: as arXiv 2205.05198 counts it, stage by 
 import functools
 
 from meshkit.pipeline.costs import FLOAT32, WIDENING, held_elements, kept_bytes
+from meshkit.planner.cluster import groups
+from meshkit.planner.counts import layer_parameters, linears, table_parameters
 from meshkit.planner.flow import Table
 from meshkit.planner.layout import BFLOAT16, Layout
-from meshkit.planner.workload import Workload, layer_parameters, linears, stage_layers, table_parameters
+from meshkit.planner.workload import WAITING, Workload, others_layer, stage_layers
 
 Bytes = dict[str, float]
 
@@ -101,7 +103,7 @@ def _others(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
     counts = stage_layers(sizes, layout, profile)
     tokens = layout.microbatch * work.sequence
     logits = tokens * sizes.vocab * profile.logit_memory / (1 if profile.whole_logits else T)
-    layer = tokens * _kept(work, layout)
+    layer, copies = tokens * _kept(work, layout), tokens * _copies(work, layout)
     recomputes = layout.recompute == "full"
     # A backward makes the gradient of a product, and widens it, before it is added.
     gradient = max(i * o for i, o in linears(sizes).values()) / T * FLOAT32
@@ -112,19 +114,21 @@ def _others(work: Workload, layout: Layout) -> tuple[Bytes, ...]:
         held = (counts[stage] * layer_parameters(sizes) + tables * table_parameters(sizes)) / T
         cut = held / (D if layout.zero else 1)
         flying = in_flight(layout, stage) * counts[stage] / v
-        result.append(
-            {
-                "weights": cut * FLOAT32,
-                "moments": 2 * cut * FLOAT32,
-                "working copy": held * BFLOAT16,
-                "gradients": held * profile.gradient_memory,
-                "activations": flying * (boundary if recomputes else layer),
-                "working set": profile.workspace
-                + gradient
-                + (layer if recomputes else 0.0)
-                + (logits if stage == P - 1 else 0.0),
-            }
-        )
+        found = {
+            "weights": cut * FLOAT32,
+            "moments": 2 * cut * FLOAT32,
+            "working copy": held * BFLOAT16,
+            "gradients": held * profile.gradient_memory,
+            "activations": flying * (boundary if recomputes else layer),
+            "working set": profile.workspace
+            + gradient
+            + (layer if recomputes else 0.0)
+            + (logits if stage == P - 1 else 0.0),
+        }
+        # An allocator that runs out waits for the device, and gets its copies back.
+        if sum(found.values()) + flying * copies <= work.device.memory - RESERVE:
+            found["activations"] += flying * copies
+        result.append(found)
     return tuple(result)
 
 
@@ -136,6 +140,28 @@ def _kept(work: Workload, layout: Layout) -> float:
     inside = kept.heads * (A + 2 * K) + kept.out * A + kept.hidden * products
     scores = 0 if layout.recompute == "selective" else kept.scores * sizes.heads * work.sequence
     return kept.between * sizes.width / (T if layout.sequence_parallel else 1) + (inside + scores) / T
+
+
+def _copies(work: Workload, layout: Layout) -> float:
+    """Bytes of gathered copies that a device keeps of a token in a layer, if there is room."""
+    whole = work.profile.kept.whole
+    return whole * work.sizes.width if whole and layout.mesh.tensor > 1 and _host_is_ahead(work, layout) else 0.0
+
+
+def _host_is_ahead(work: Workload, layout: Layout) -> bool:
+    """Whether forwards are launched before the device comes to them, so that what an exchange used is not free yet:
+    not in a pipeline that stands still, nor in one of two stages, with one forward to warm up, that waits for hosts."""
+    mesh, profile = layout.mesh, work.profile
+    peers = groups(mesh, work.cluster, profile.pipe_outermost)
+    if profile.stall.seconds(mesh, peers["pipe"], layout.microbatches, layout.zero):
+        return False
+    terms = [term for part in others_layer(work, layout, peers) for term in part.items]
+    waited = sum(term.seconds for term in terms if term.name == WAITING)
+    return mesh.pipe != 2 or waited <= LITTLE * sum(term.seconds for term in terms)
+
+
+LITTLE = 0.05
+"""Share of a layer's time under which a device does not count as waiting for its host."""
 
 
 def in_flight(layout: Layout, stage: int) -> int:

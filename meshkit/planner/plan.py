@@ -13,14 +13,15 @@ from meshkit.pipeline.costs import WIDENING, uncounted
 from meshkit.planner import cluster as clusters
 from meshkit.planner import search
 from meshkit.planner.cluster import Cluster
-from meshkit.planner.layout import Job, beyond, of_config
+from meshkit.planner.hardware import GIB, ICI
+from meshkit.planner.layout import Job, Layout, beyond, of_config
 from meshkit.planner.profile import PROFILES
 from meshkit.planner.search import Plan
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | RunConfig
 
-MORE = 4096
-"""How many times more devices are tried before it is said that none would do."""
+MORE = 16384
+"""Devices up to which clusters are tried before it is said that none would do."""
 
 
 def plan(
@@ -50,15 +51,25 @@ def plan(
     job = _job(run, model or run.model.preset, config is None, global_batch, sequence)
     found = search.search(job, on, PROFILES[profile])
     if not found.best:
-        raise MeshkitError(_too_small(found))
+        is_given = nodes_of is not None or isinstance(cluster, Cluster) or cluster.endswith(".toml")
+        raise MeshkitError(_too_small(found, _node_size(on, is_given)))
+    own, why = None, ""
     if mesh is not None:
         mesh = resolve(mesh, on.devices)
         check_cut(job.sizes, mesh, job.sequence)
-        own = None
     else:
         mesh = _own_mesh(run, on.devices) if config is not None else None
-        own = of_config(run, mesh) if mesh is not None and job.batch == run.data.batch else None
-    return dataclasses.replace(found, asked=mesh, own=own, ignored=tuple(beyond(run, job.sizes)))
+        if mesh is not None:
+            own, why = _own_layout(run, mesh, job)
+    return dataclasses.replace(found, asked=mesh, own=own, why_no_own=why, ignored=tuple(beyond(run, job.sizes)))
+
+
+def _own_layout(run: RunConfig, mesh: MeshShape, job: Job) -> tuple[Layout | None, str]:
+    """The config's layout, of the batch that is planned; or why that batch has none."""
+    try:
+        return of_config(run.model_copy(update={"data": run.data.model_copy(update={"batch": job.batch})}), mesh), ""
+    except MeshkitError as error:
+        return None, str(error)
 
 
 def _own_mesh(run: RunConfig, devices: int) -> MeshShape | None:
@@ -85,30 +96,41 @@ def _job(run: RunConfig, name: str, is_preset: bool, batch: int | None, sequence
     return Job(name, chosen, batch, sequence, run.precision)
 
 
-def _too_small(found: Plan) -> str:
-    """Why nothing fits, and how many devices, or which policy, would do."""
-    tight, on, gib = found.tight, found.cluster, 2**30
+def _too_small(found: Plan, per_node: int) -> str:
+    """Why nothing fits, and how many devices, in whole nodes of `per_node`, or which policy, would do."""
+    tight, on = found.tight, found.cluster
     if tight is None:
         raise AssertionError("a search that tried layouts and fitted none has a tightest")
     text = (
         f"{found.job.model} fits no layout of {on}: the tightest, {tight.layout}, needs "
-        f"{tight.peak_memory / gib:.1f} of {tight.budget / gib:.1f} GiB a device"
+        f"{tight.peak_memory / GIB:.1f} of {tight.budget / GIB:.1f} GiB a device"
     )
     ways = []
-    devices = on.devices
-    while devices < on.devices * MORE:
-        devices *= 2
-        bigger = clusters.regular(on.accelerator, devices, on.per_node)
-        try:
-            enough = search.search(found.job, bigger, found.profile)
-        except MeshkitError:
-            continue
-        if enough.best:
-            ways.append(f"{devices} devices would do, if not fewer ({enough.best[0].layout})")
-            break
+    enough = _enough(found, per_node)
+    if enough is not None:
+        bigger, layout = enough
+        nodes = f"{bigger.nodes} whole node{'s' if bigger.nodes > 1 else ''} of {bigger.per_node}"
+        ways.append(f"{bigger.devices} devices would do, {nodes}, and no fewer nodes ({layout})")
     kinds = max(tight.memory, key=lambda stage: sum(stage.values()))
     if tight.peak_memory - kinds["activations"] <= tight.budget:
         ways.append("offload = true, which keeps activations in the host's memory, would do")
     if tight.peak_memory - kinds["gradients"] / 2 <= tight.budget:
         ways.append('grad_dtype = "bfloat16" would do')
     return f"{text}; {', or '.join(ways) or 'more devices do not help: shorten --sequence'}"
+
+
+def _node_size(on: Cluster, is_given: bool) -> int:
+    """Devices of a whole node: of the cluster's, if that is given; else the usual, of which it may be a part. A TPU's
+    pod is lent in slices."""
+    return on.per_node if is_given or on.nodes > 1 or on.accelerator.link.name == ICI[0] else on.accelerator.node
+
+
+def _enough(found: Plan, per_node: int) -> tuple[Cluster, Layout] | None:
+    """The fewest whole nodes on which a layout fits, with one; None when MORE devices have none."""
+    on = found.cluster
+    for nodes in range(on.devices // per_node + 1, max(2, MORE // per_node) + 1):
+        bigger = clusters.regular(on.accelerator, nodes * per_node, per_node)
+        layout = search.first_fitting(found.job, bigger, found.profile)
+        if layout is not None:
+            return bigger, layout
+    return None

@@ -7,6 +7,8 @@ follow from its kernels are counted; the few that were fitted on its published r
 import dataclasses
 from collections.abc import Mapping
 
+from meshkit.planner.pace import AT_ONCE, NEVER, Host, Stall
+
 
 @dataclasses.dataclass(frozen=True)
 class Again:
@@ -33,29 +35,21 @@ class Traffic:
 class Kept:
     """Bytes that a layer keeps of a token from forward to backward: `between` for each feature of the residual stream,
     `heads` of queries, keys and values, `out` of attention's output, `hidden` of each of the MLP's products, `scores`
-    of each pair of positions of a head."""
+    of each pair of positions of a head. whole: of each feature of the residual stream, in gathered copies that are not
+    cut over tensor; none where the device waits for the host, which then frees them in time."""
 
     between: float = 0.0
     heads: float = 0.0
     out: float = 0.0
     hidden: float = 0.0
     scores: float = 0.0
+    whole: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Stall:
-    """Seconds a microbatch that a pipeline stands still, for no reason of arithmetic or bandwidth.
-
-    The larger of `peers`, at 32 tensor peers, growing with their square, and `devices`, at 512 devices, growing with
-    their fifth power.
-    """
-
-    peers: float = 0.0
-    devices: float = 0.0
-
-    def seconds(self, tensor: int, devices: int) -> float:
-        """With `tensor` peers, among `devices`."""
-        return max(self.peers * (tensor / 32) ** 2, self.devices * (devices / 512) ** 5)
+FUSED_LOSS, EAGER_LOSS = 20, 52
+"""Bytes for each logit. Fused, in float32: written, read for the maximum, for the sum, for the gradient, which is
+written. An operation a kernel: widened (6), maximum (4), less it (8), exponential (8), sum (4), divided (8); backward
+scaled (8), narrowed (6)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,11 +58,13 @@ class Profile:
 
     Time. lock_step: stages wait for each other after each tick of meshkit's tables; else each runs as its inputs come,
     with embedding and head on the first and the last. balanced: stages are cut by work, head included, not by layers.
+    pipe_outermost: a stage's replicas are neighbours, its peers on pipe far apart; else as `mesh.place` puts them.
     again: recompute policy -> what is repeated. traffic: elementwise. scores: bytes that attention reads and writes for
     each pair of positions; 0: a flash kernel, which reaches `flash` of the accelerator's rate for it.
     backward_exchanges: over tensor, in a forward's. hidden_data, hidden_tensor, hidden_pipe: shares of exchanges that
     may run beside arithmetic. gradient_bytes: of a parameter's gradient, as exchanged. optimizer_bytes: of memory that
-    the update of a parameter reads and writes. host: seconds in which the host launches a layer's forward.
+    the update of a parameter reads and writes. logit_traffic: of memory that the loss reads and writes for each logit,
+    both passes. host, stall: what it waits for.
 
     Memory, of frameworks other than meshkit. kept: without recomputation. gradient_memory, logit_memory: bytes of a
     parameter's gradient with what reduces it, of a logit with what its loss makes. whole_logits: they are gathered
@@ -80,6 +76,7 @@ class Profile:
     traffic: Traffic
     lock_step: bool = False
     balanced: bool = False
+    pipe_outermost: bool = False
     scores: float = 0.0
     flash: float = 1.0
     backward_exchanges: float = 1.0
@@ -88,8 +85,9 @@ class Profile:
     hidden_pipe: float = 0.0
     gradient_bytes: int = 4
     optimizer_bytes: float = 34
-    host: float = 0.0
-    stall: Stall = Stall()
+    logit_traffic: float = FUSED_LOSS
+    host: Host = AT_ONCE
+    stall: Stall = NEVER
     kept: Kept = Kept()
     gradient_memory: float = 4
     logit_memory: float = 10
@@ -136,7 +134,7 @@ MLP's products."""
 MEGATRON = Profile(
     name="megatron",
     again=ONCE,
-    traffic=scaled(FUSED, 3),
+    traffic=scaled(FUSED, 7),
     backward_exchanges=1.5,
     kept=KEPT,
 )
@@ -168,16 +166,20 @@ NEMO = dataclasses.replace(
 NANOTRON = dataclasses.replace(
     MEGATRON,
     name="nanotron",
+    traffic=scaled(FUSED, 3.5),
     balanced=True,
-    host=1.48e-3,
-    stall=Stall(peers=1.7, devices=1.45),
-    kept=Kept(between=22, heads=2, hidden=2.1),
-    gradient_memory=4.5,
-    logit_memory=14,
-    workspace=0.3e9,
+    pipe_outermost=True,
+    logit_traffic=EAGER_LOSS,
+    host=Host(layer=1.63e-3, peer=0.44, square=0.0092),
+    stall=Stall(replicated=0.54, many=1.06),
+    kept=Kept(between=24.5, heads=2, hidden=1.7, whole=2),
+    gradient_memory=5,
+    logit_memory=10.5,
+    workspace=0.28e9,
 )
-"""nanotron, as the Ultra-Scale Playbook ran it. Kept, memory, host and stall are fitted on its runs. The stall is what
-they wait beyond all work as soon as there are stages; it comes and goes: one layout repeats up to 40-fold apart."""
+"""nanotron, as the Ultra-Scale Playbook ran it: ranks count tensor, then data, then pipe; the loss an operation a
+kernel. Traffic, memory, host and stall are fitted on its runs, of which each is one step. Why they stand still is not
+known: of replicas with all moments seven in ten do, on 512 devices nearly all, of the others one in seven."""
 
 ALEPH = dataclasses.replace(
     MEGATRON,

@@ -22,7 +22,8 @@ VIRTUAL = (2, 4)
 class Plan:
     """What a search found. best: fitting layouts, fastest first. tried: how many are legal; tight: of those that do
     not fit, the one that needs least memory. asked: a mesh whose rank is wanted; own: the layout of the config that
-    was planned. ignored: keys of the config that change time or memory, and that no estimate knows."""
+    was planned; why_no_own: what keeps the batch from it. ignored: keys of the config that change time or memory, and
+    that no estimate knows."""
 
     job: Job
     cluster: Cluster
@@ -32,6 +33,7 @@ class Plan:
     tight: Estimate | None
     asked: MeshShape | None = None
     own: Layout | None = None
+    why_no_own: str = ""
     ignored: tuple[str, ...] = ()
 
     def rank_of(self, mesh: MeshShape) -> int | None:
@@ -64,6 +66,14 @@ def search(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Plan:
     best = sorted(fitting, key=lambda found: (found.step, found.peak_memory))
     tight = estimate_on(work, job, smallest) if smallest is not None else None
     return Plan(job, cluster, profile, tuple(best), tried, tight)
+
+
+def first_fitting(job: Job, cluster: Cluster, profile: Profile = MESHKIT) -> Layout | None:
+    """The first layout that fits, of those that are legal; None when none is."""
+    work = workload(job, cluster, profile)
+    budget = work.device.memory - memory.RESERVE
+    fits = lambda layout: max(sum(stage.values()) for stage in memory.stages(work, layout)) <= budget
+    return next(filter(fits, layouts(job, cluster.devices, profile)), None)
 
 
 def layouts(job: Job, devices: int, profile: Profile = MESHKIT) -> Iterator[Layout]:

@@ -7,6 +7,7 @@ from meshkit.pipeline.costs import FLOAT32
 from meshkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from meshkit.planner import flow
 from meshkit.planner.cluster import Group
+from meshkit.planner.counts import layer_parameters, table_parameters
 from meshkit.planner.layout import Layout
 from meshkit.planner.workload import (
     DATA,
@@ -18,9 +19,8 @@ from meshkit.planner.workload import (
     exchange_term,
     head,
     layer,
-    layer_parameters,
+    others_layer,
     stage_layers,
-    table_parameters,
     update,
 )
 
@@ -116,7 +116,7 @@ def asynchronous(work: Workload, layout: Layout, peers: dict[str, Group]) -> Ste
     """Under other frameworks: stages wait for their inputs alone; the head is the last stage's."""
     mesh, m, v, profile = layout.mesh, layout.microbatches, layout.virtual, work.profile
     layers = stage_layers(work.sizes, layout, profile)
-    one = layer(work, layout.microbatch, peers["tensor"], layout.sequence_parallel, layout.recompute, False)
+    one = others_layer(work, layout, peers)
     top = head(work, layout.microbatch, peers["tensor"], mesh.tensor)
     each = sum(terms.seconds for terms in one)
     stages = [count * each for count in layers]
@@ -126,13 +126,13 @@ def asynchronous(work: Workload, layout: Layout, peers: dict[str, Group]) -> Ste
     cut = mesh.tensor if layout.sequence_parallel else 1
     hop = exchange_term("hops", PIPE, "hop", activation / cut, peers["pipe"], work.cluster)
     hops = 2 * (m * v * (1 - profile.hidden_pipe) + mesh.pipe - 1) if mesh.pipe > 1 else 0
-    stalled = profile.stall.seconds(mesh.tensor, mesh.devices) if mesh.pipe > 1 else 0.0
+    stalled = profile.stall.seconds(mesh, peers["pipe"], m, layout.zero)
     window = layers[busiest] * (one.inputs.seconds + one.weights.seconds)
     parts = (
         *(Part(action, m * layers[busiest], terms) for action, terms in zip(Layer._fields, one, strict=True)),
         Part("", m if busiest == mesh.pipe - 1 else 0, top),
         Part("", hops, Terms((hop,))),
-        Part("", m, Terms((Term("stall", PIPE, 1, stalled, "s", 1.0),))),
+        Part("", m + (mesh.pipe - 1) / 2, Terms((Term("standing still", PIPE, 1, stalled, "s", 1.0),))),
         Part("", 1, Terms(tuple(_once_overlapped(work, layout, peers["data"], max(layers), window)))),
     )
     return parts, flow.asynchronous(stages, m, v) - m * stages[busiest]

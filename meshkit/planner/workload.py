@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from meshkit.models.presets import Sizes
-from meshkit.pipeline.costs import BYTES, FLOAT32, WIDENING
+from meshkit.pipeline.costs import BYTES
 from meshkit.planner import collectives
 from meshkit.planner.cluster import Cluster, Group
+from meshkit.planner.counts import attention_flops, head_in_layers, layer_parameters, linears
 from meshkit.planner.hardware import Accelerator
 from meshkit.planner.layout import Layout, balanced
 from meshkit.planner.profile import Profile
@@ -75,55 +76,6 @@ class Layer(NamedTuple):
     weights: Terms
 
 
-# --- counts ---------------------------------------------------------------------------------------
-
-
-def linears(sizes: Sizes) -> dict[str, tuple[int, int]]:
-    """Name -> (features in, out) of a layer's products; the first and the third are cut by columns, the others
-    by rows."""
-    A, K = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    H, F = sizes.width, sizes.mlp_width
-    return {"qkv": (H, A + 2 * K), "out": (A, H), "up": (H, WIDENING[sizes.family] * F), "down": (F, H)}
-
-
-def layer_parameters(sizes: Sizes) -> int:
-    """Weights of a layer's products, norms and biases."""
-    H, of = sizes.width, linears(sizes)
-    products = sum(i * o for i, o in of.values())
-    if sizes.family == "gpt2":
-        return products + sum(o for _, o in of.values()) + 4 * H
-    biases = of["qkv"][1] if sizes.style.qkv_bias else 0
-    return products + 2 * H + biases + (2 * sizes.head_dim if sizes.style.qk_norm else 0)
-
-
-def table_parameters(sizes: Sizes) -> int:
-    """Rows × width of the embedding; the head, where it is not tied, has as many."""
-    return sizes.vocab * sizes.width
-
-
-def parameters(sizes: Sizes) -> int:
-    """Of the whole model."""
-    tables = table_parameters(sizes) * (1 if sizes.tied else 2)
-    positions = sizes.context * sizes.width if sizes.family == "gpt2" else 0
-    norms = sizes.width * (2 if sizes.family == "gpt2" else 1)
-    return sizes.layers * layer_parameters(sizes) + tables + positions + norms
-
-
-def attention_flops(sizes: Sizes, sequence: int) -> float:
-    """Forward, a sample and layer: query × key and weights × value over the S(S+1)/2 pairs that causality leaves,
-    or, of a window W, those of them that are less than W apart."""
-    pairs = sequence * (sequence + 1) / 2
-    if sizes.family != "gpt2" and sizes.style.window is not None:
-        hidden = max(0, sequence - sizes.style.window)
-        pairs -= hidden * (hidden + 1) / 2
-    return 2 * 2 * sizes.heads * sizes.head_dim * pairs
-
-
-def head_in_layers(sizes: Sizes) -> float:
-    """Products of the head, in those of a layer."""
-    return table_parameters(sizes) / sum(i * o for i, o in linears(sizes).values())
-
-
 def stage_layers(sizes: Sizes, layout: Layout, profile: Profile) -> list[int]:
     """Layers of each stage of `layout` under a framework."""
     P = layout.mesh.pipe
@@ -131,20 +83,6 @@ def stage_layers(sizes: Sizes, layout: Layout, profile: Profile) -> list[int]:
         return list(balanced(sizes.layers, P, head_in_layers(sizes)))
     counts = layout.placement(sizes.layers).counts
     return [sum(counts[s::P]) for s in range(P)]
-
-
-def forward_flops(sizes: Sizes, sequence: int) -> float:
-    """Of a token through the model with its head."""
-    layer = 2 * sum(i * o for i, o in linears(sizes).values()) + attention_flops(sizes, sequence) / sequence
-    return sizes.layers * layer + 2 * table_parameters(sizes)
-
-
-def model_flops(sizes: Sizes, sequence: int, tokens: float) -> float:
-    """Of a step on `tokens`: three forwards; recomputation does not count (arXiv 2204.02311)."""
-    return 3 * forward_flops(sizes, sequence) * tokens
-
-
-# --- times ----------------------------------------------------------------------------------------
 
 
 def product_term(name: str, shapes: Sequence[tuple[float, float, float]], work: "Workload", precision: str) -> Term:
@@ -208,8 +146,16 @@ class Workload:
 
 
 @functools.lru_cache(maxsize=4096)
-def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, recompute: str, at_once: bool) -> Layer:
-    """The terms of a layer for a microbatch of `samples`.
+def layer(
+    work: Workload,
+    samples: int,
+    tensor: Group,
+    sequence_parallel: bool,
+    recompute: str,
+    at_once: bool,
+    host: float = 0.0,
+) -> Layer:
+    """The terms of a layer for a microbatch of `samples`. host: seconds in which the host launches its forward.
 
     at_once: backwards stand in the ticks of their forwards, which spares lock-step's `full` one forward.
     """
@@ -242,8 +188,14 @@ def layer(work: Workload, samples: int, tensor: Group, sequence_parallel: bool, 
         elementwise.times(2),
         exchange.times(profile.backward_exchanges if sequence_parallel else 1),
     )
-    waits = (_wait(forward, profile.host), _wait((*inputs, products), 2 * profile.host))
+    waits = (_wait(forward, host), _wait((*inputs, products), 2 * host))
     return Layer(Terms((*forward, waits[0])), Terms((*inputs, waits[1])), Terms((products,)))
+
+
+def others_layer(work: Workload, layout: Layout, peers: dict[str, Group]) -> Layer:
+    """The terms of a layer under a framework with one program a stage, its host's pace included."""
+    host = work.profile.host.seconds(peers["tensor"], peers["pipe"])
+    return layer(work, layout.microbatch, peers["tensor"], layout.sequence_parallel, layout.recompute, False, host)
 
 
 def _attention(work: Workload, samples: int, T: int) -> Term:
@@ -264,10 +216,13 @@ ALIGNED, MISALIGNED = 8, 8
 runs of 108 features a head took half as long again)."""
 
 
+WAITING = "waiting for the host"
+
+
 def _wait(terms: Sequence[Term], host: float) -> Term:
     """What the device waits for the host, which takes `host` seconds to launch these terms' kernels."""
     idle = max(0.0, host - sum(term.seconds for term in terms))
-    return Term("waiting for the host", COMPUTE, 1, idle, "s", 1.0)
+    return Term(WAITING, COMPUTE, 1, idle, "s", 1.0)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -279,14 +234,10 @@ def head(work: Workload, samples: int, tensor: Group, ways: int) -> Terms:
     return Terms(
         (
             product_term("logits and their gradients", [shape] * 3, work, work.wide),
-            memory_term("cross-entropy", SOFTMAX_PASSES * tokens * rows * FLOAT32, work.device),
+            memory_term("cross-entropy", work.profile.logit_traffic * tokens * rows, work.device),
             exchange_term("head", TENSOR, "all-gather", volume, tensor, work.cluster).times(3),
         )
     )
-
-
-SOFTMAX_PASSES = 5
-"""Over logits in float32: written, read for the maximum, for the sum, for the gradient, gradient written."""
 
 
 def update(work: Workload, held: float) -> Term:

@@ -4,8 +4,9 @@ import dataclasses
 from typing import Any
 
 from meshkit.planner import explain, memory
+from meshkit.planner.counts import parameters
 from meshkit.planner.estimate import Estimate
-from meshkit.planner.workload import COMPUTE, parameters
+from meshkit.planner.workload import COMPUTE
 from meshkit.view.choices import Choice, changes, choices
 from meshkit.view.devices import LinkFacts, links
 from meshkit.view.setting import Case, Setting

@@ -57,6 +57,15 @@ SENTENCES: tuple[tuple[Clause, ...], ...] = (
             "{n} 台设备填不满每节点 {size} 台的节点：可取 {low} 或 {high} 台",
         ),
     ),
+    # planner/estimate.py: workload
+    (
+        (
+            "precision = {value}: no peak rate of {kind} is published for it that the planner could take: set "
+            "precision to {known}, or describe the device in a cluster's file, with the rate as device.float32",
+            "precision = {value}：{kind} 没有公布此精度的峰值，planner 无从估算：precision 可取 {known}，"
+            "或在集群文件中描述该设备，用 device.float32 给出峰值",
+        ),
+    ),
     # models/presets.py: check_cut
     (
         (

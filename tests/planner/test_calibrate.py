@@ -12,8 +12,8 @@ from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
 from meshkit.planner.calibrate import calibrate, fit_links
 from meshkit.planner.cluster import from_toml
+from meshkit.planner.counts import parameters
 from meshkit.planner.forecast import forecast
-from meshkit.planner.workload import parameters
 
 
 def test_what_is_written_is_a_cluster_of_these_devices(tmp_path: Path) -> None:

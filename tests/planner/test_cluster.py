@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from meshkit.config import MeshShape
 from meshkit.errors import MeshkitError
 from meshkit.planner.cluster import Cluster, Group, from_toml, groups, parse
 from meshkit.planner.collectives import EXCHANGES
-from meshkit.planner.hardware import CATALOGUE, GIGA
+from meshkit.planner.hardware import CATALOGUE, FLOAT32, GIGA, TERA
 
 sizes = st.sampled_from([1, 2, 3, 4, 8])
 
@@ -28,6 +29,18 @@ def test_an_axis_crosses_nodes_where_its_mesh_does(data: int, tensor: int, pipe:
     for axis in mesh.AXES:
         assert (found[axis].level > 0) == (crossed[axis] > 0), axis
         assert found[axis].size == shape.sizes[axis]
+
+
+def test_with_pipe_outermost_replicas_are_neighbours_and_stages_far_apart() -> None:
+    """As nanotron counts ranks: pipe, data, tensor; every hop then leaves its node, and four replicas share one."""
+    mesh, cluster = MeshShape(data=8, tensor=2, pipe=4), parse("64xh100")
+    found = groups(mesh, cluster, pipe_outermost=True)
+    ranks = np.arange(64).reshape(4, 8, 2)
+    in_node = {"data": ranks[0, :, 0], "pipe": ranks[:, 0, 0], "tensor": ranks[0, 0]}
+    for axis, members in in_node.items():
+        assert found[axis].in_node == len(members) / len(set(members // 8)), axis
+    assert found["pipe"].level == 1
+    assert groups(mesh, cluster)["pipe"].in_node == 4
 
 
 def test_the_book_case_sits_as_the_rule_says() -> None:
@@ -68,6 +81,32 @@ def test_catalogue_entries_say_where_they_are_from() -> None:
         assert entry.network.bandwidth <= entry.link.bandwidth
 
 
+SHEETS = {  # TFLOP/s as the data sheets print them, and how many of them are without sparsity
+    "v100": (15.7, 1),
+    "a100-40": (156, 1),
+    "a100-80": (156, 1),
+    "h100": (989, 1 / 2),
+    "h100-pcie": (756, 1 / 2),
+    "h200": (989, 1 / 2),
+    "b200": (2200, 1 / 2),
+    "gb200": (2500, 1 / 2),
+    "mi300x": (163.4, 1),
+    "l40s": (183, 1),
+    "rtx4090": (82.6, 1),
+}
+
+
+def test_float32_rates_are_those_of_the_data_sheets() -> None:
+    """And where no sheet has one, there is none."""
+    for name, entry in CATALOGUE.items():
+        if name not in SHEETS:
+            assert "float32" not in entry.flops, name
+            continue
+        printed, dense = SHEETS[name]
+        assert entry.flops["float32"] == pytest.approx(printed * dense * TERA), name
+        assert "sheet" in FLOAT32[name][1] or "whitepaper" in FLOAT32[name][1], name
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -93,6 +132,7 @@ per_rack = 2
 [device]
 name = "mine"
 tflops = 100
+float32 = 30
 memory = 32
 bandwidth = 1.0
 [device.efficiency]
@@ -113,6 +153,7 @@ def test_a_cluster_of_your_own_with_racks(tmp_path: Path) -> None:
     cluster = from_toml(path)
     assert cluster.devices == 16
     assert cluster.accelerator.efficiency.matmul == 0.6
+    assert cluster.accelerator.flops == {"bfloat16": 100e12, "float32": 30e12}
     found = groups(MeshShape(data=2, tensor=4, pipe=2), cluster)
     assert [found[axis].level for axis in ("tensor", "pipe", "data")] == [0, 1, 2]
     exchange = EXCHANGES["all-gather"]

@@ -10,12 +10,12 @@ from meshkit.config import MeshShape, ModelConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import PRESETS, sizes
 from meshkit.planner.cluster import parse
+from meshkit.planner.counts import parameters
 from meshkit.planner.estimate import estimate
 from meshkit.planner.hardware import GIB
 from meshkit.planner.layout import Job, Layout
 from meshkit.planner.memory import KINDS
 from meshkit.planner.profile import PROFILES
-from meshkit.planner.workload import parameters
 
 STATE = ("weights", "moments", "working copy", "gradients")
 powers = st.sampled_from([1, 2, 4, 8])
@@ -134,7 +134,8 @@ def test_parameters_are_the_models(preset: str, billions: float) -> None:
     assert preset in PRESETS
 
 
-def test_a_dtype_without_a_rate_is_refused() -> None:
+@pytest.mark.parametrize(("precision", "cluster"), [("float64", "1xh100"), ("float32", "4xtpu-v5p")])
+def test_a_dtype_without_a_published_rate_is_refused(precision: str, cluster: str) -> None:
     layout = Layout(MeshShape(data=1), 1, 1)
-    with pytest.raises(MeshkitError, match="float64"):
-        estimate(dataclasses.replace(job(batch=1), precision="float64"), layout, parse("1xh100"))
+    with pytest.raises(MeshkitError, match=f"precision = {precision}: no peak rate of .* set precision to bfloat16"):
+        estimate(dataclasses.replace(job(batch=1), precision=precision), layout, parse(cluster))

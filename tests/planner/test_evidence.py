@@ -128,7 +128,7 @@ def test_every_table_has_a_reader_that_checks_its_columns(tmp_path: Path) -> Non
 def test_a_fit_finds_the_value_that_made_its_data(tmp_path: Path) -> None:
     cases = [c for c in TABLES["simumax_b200"](folder(tmp_path) / "simumax_b200.csv") if c is not None]
     made = [
-        c.__class__(**{**c.__dict__, "seconds": fit.ratio(c, {"blackwell matmul": 0.6}) * (c.seconds or 1)})
+        c.__class__(**{**c.__dict__, "seconds": fit.time(c, {"blackwell matmul": 0.6}) * (c.seconds or 1)})
         for c in cases
     ]
     assert fit.fitted(made, {"blackwell matmul": 0.4})["blackwell matmul"] == pytest.approx(0.6, rel=1e-3)

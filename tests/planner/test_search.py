@@ -1,7 +1,9 @@
 """`meshkit plan`: the worked cases, what it refuses, what it explains."""
 
+import dataclasses
 import itertools
 import json
+import re
 
 import pytest
 
@@ -11,11 +13,13 @@ from meshkit.config import MeshShape, ModelConfig, RunConfig
 from meshkit.errors import MeshkitError
 from meshkit.models.presets import sizes
 from meshkit.pipeline import builders
-from meshkit.planner.command import show
+from meshkit.planner.cluster import parse
+from meshkit.planner.command import chosen, show
 from meshkit.planner.estimate import estimate
-from meshkit.planner.explain import arithmetic, diagnose, neighbours
+from meshkit.planner.explain import arithmetic, diagnose, duration, neighbours
 from meshkit.planner.layout import Job, Layout
 from meshkit.planner.search import layouts, legal
+from meshkit.planner.workload import KINDS
 
 BOOK = MeshShape(data=8, tensor=4, pipe=2)
 
@@ -35,6 +39,7 @@ def test_70b_on_64_gpus_in_nodes_of_8(book) -> None:
     assert [a.step <= b.step for a, b in itertools.pairwise(book.best)] == [True] * (len(book.best) - 1)
     assert all(row.fits and row.layout.mesh.devices == 64 for row in book.best)
     diagnosis = diagnose(found)
+    assert "communication-bound (tensor)" in diagnosis.bound
     assert "lower T" in diagnosis.bound
     assert diagnosis.change is not None
     assert diagnosis.change.estimate.step < found.step
@@ -46,15 +51,43 @@ def test_the_arithmetic_adds_up_to_the_step(book) -> None:
         assert sum(seconds for *_, seconds in arithmetic(found)) == pytest.approx(found.step)
 
 
-def test_advice_on_data_traffic_shortens_it() -> None:
-    """At zero 1 the only lower level lengthens it; the change that is named does not."""
-    mesh = MeshShape(data=64, tensor=4, pipe=2)
-    found = plan(model="llama3-70b", cluster="512xH100", mesh=mesh)
-    row = found.best[(found.rank_of(mesh) or 0) - 1]
-    diagnosis = diagnose(row)
-    assert "communication-bound (data)" in diagnosis.bound
-    [change] = [layout for what, layout in neighbours(row) if diagnosis.bound.endswith(f": {what}")]
-    assert estimate(row.job, change, row.cluster).seconds["data"] < row.seconds["data"]
+INTERLEAVED = {"schedule": "interleaved", "virtual": 2, "recompute": "selective", "zero": 1}
+BOUND = {  # what a layout waits for -> (model, cluster, mesh, what it has beside full recompute and zero 1)
+    "communication-bound (tensor)": ("llama3-8b", "16xh100", (1, 16, 1), {}),
+    "communication-bound (pipe)": ("llama3-8b", "64xl40s", (2, 1, 32), {"zero": 1}),
+    "communication-bound (data)": ("llama3-70b", "512xh100", (64, 4, 2), {"zero": 2}),
+    "bubble-bound": ("llama3-8b", "64xh100", (8, 1, 8), {"microbatch": 8, "microbatches": 8}),
+    "memory-bound": ("llama3-70b", "64xh100", (4, 2, 8), INTERLEAVED),
+    "memory over": ("llama3-70b", "64xh100", (64, 1, 1), {}),
+    "compute-bound": ("llama3-8b", "8xh200", (8, 1, 1), {}),
+}
+
+
+@pytest.mark.parametrize("bound", BOUND)
+def test_each_diagnosis_names_its_figure_and_a_change_that_was_tried(bound: str) -> None:
+    model, cluster, (data, tensor, pipe), changed = BOUND[bound]
+    mesh = MeshShape(data=data, tensor=tensor, pipe=pipe)
+    job, on = Job(model, sizes(ModelConfig(preset=model)), 512, 4096), parse(cluster)
+    found = estimate(job, dataclasses.replace(Layout(mesh, 1, 512 // data), **changed), on)
+    said = diagnose(found).bound
+    assert said.startswith(bound), said
+    figure, _, advice = said.removeprefix(f"{bound}: ").partition(": ")
+    assert re.search(r"[\d.]+% of the step, [\d.]+ m?s|it takes [\d.]+ of [\d.]+ GiB", figure), said
+    assert any(what in advice for what, _ in neighbours(found)), said
+
+
+def test_advice_is_the_change_that_shortens_most(book) -> None:
+    """Of the neighbours that fit and shorten what the row waits for, none is faster; none is, where it is said so."""
+    for row in book.best[:40:8]:
+        kind = max((kind for kind in KINDS if kind != "compute"), key=row.seconds.get)
+        said = diagnose(row).bound
+        if not said.startswith(("bubble-bound", "communication-bound")):
+            continue
+        tried = {what: estimate(row.job, layout, row.cluster) for what, layout in neighbours(row)}
+        shorter = {w: e for w, e in tried.items() if e.seconds[kind] < row.seconds[kind] and e.step < row.step}
+        fitting = {what: found for what, found in shorter.items() if found.fits}
+        best = min((fitting or shorter).items(), key=lambda item: item[1].step, default=None)
+        assert (best[0] if best else "no single change shortens") in said
 
 
 def test_96_devices_with_stages_of_uneven_layers() -> None:
@@ -69,9 +102,21 @@ def test_96_devices_with_stages_of_uneven_layers() -> None:
     assert even != int(even)
 
 
-def test_more_devices_or_another_policy_for_what_does_not_fit() -> None:
-    with pytest.raises(MeshkitError, match=r"needs [\d.]+ of 78.0 GiB a device; \d+ devices would do"):
-        plan(model="llama3-405b", cluster="8xh100", global_batch=64)
+WHOLE = {"8xh100": 8, "4xh100": 8, "32xh100": 8, "8xb200": 8, "4xtpu-v5p": 4}  # cluster -> devices of a whole node
+
+
+@pytest.mark.parametrize(("cluster", "per_node"), WHOLE.items())
+def test_the_fewest_whole_nodes_for_what_does_not_fit(cluster: str, per_node: int) -> None:
+    with pytest.raises(MeshkitError, match=r"needs [\d.]+ of [\d.]+ GiB a device; ") as refused:
+        plan(model="llama3-405b", cluster=cluster, global_batch=60)
+    said = re.search(r"(\d+) devices would do, (\d+) whole nodes of (\d+), and no fewer nodes", str(refused.value))
+    assert said is not None, refused.value
+    devices, nodes, size = map(int, said.groups())
+    kind = cluster.partition("x")[2]
+    assert (devices, size) == (nodes * per_node, per_node)
+    assert plan(model="llama3-405b", cluster=f"{devices}x{kind}", global_batch=60).best
+    with pytest.raises(MeshkitError, match="fits no layout|no legal mesh"):
+        plan(model="llama3-405b", cluster=f"{devices - per_node}x{kind}", global_batch=60)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +167,41 @@ def test_a_configs_own_mesh_is_ranked() -> None:
     assert (row.mesh, row.schedule, row.microbatches) == (found.asked, "1f1b", RunConfig().pipeline.microbatches)
 
 
+def test_another_batch_keeps_a_configs_own_layout_or_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model.preset": "llama3-8b", "data.batch": 64, "data.sequence": 4096, "mesh.tensor": 2, "mesh.pipe": 2}
+    config["pipeline.microbatches"] = 8
+    found = plan(config, "8xh100", global_batch=32)
+    assert found.own_rank is not None
+    row = found.best[found.own_rank - 1].layout
+    assert (row.microbatches, row.microbatch) == (8, 2)
+    without = plan(config, "8xh100", global_batch=20)
+    assert without.own is None
+    assert without.asked == MeshShape(data=2, tensor=2, pipe=2)
+    show(without, 1, None)
+    assert "the config's own layout is not ranked: data.batch = 20 does not split" in capsys.readouterr().out
+
+
+def test_a_config_whose_own_layout_does_not_fit_is_explained_by_its_mesh(capsys: pytest.CaptureFixture[str]) -> None:
+    """The row is then the fastest of the config's mesh, and it is said that it is another layout."""
+    config = {"model.preset": "llama3-8b", "data.batch": 512, "data.sequence": 4096, "mesh.data": 8, "zero": 1}
+    found = plan(config | {"recompute": "none", "pipeline.microbatches": 8}, "8xh100")
+    assert found.own is not None
+    assert found.own_rank is None
+    row = chosen(found, None)
+    assert row is not None
+    assert row[0] == found.rank_of(MeshShape(data=8))
+    show(found, 1, None)
+    out = capsys.readouterr().out
+    assert "the config's own is not among the rows: D=8 T=1 P=1, 8 microbatches of 8" in out
+    assert ", the config's own:" not in out
+
+
+def test_capitals_in_names_are_read() -> None:
+    small, capital = plan(model="llama3-8b", cluster="8xh100"), plan(model="Llama3-8B", cluster="8xH100")
+    assert capital.best[0].layout == small.best[0].layout
+    assert capital.cluster == small.cluster
+
+
 def test_what_no_estimate_knows_is_named_not_dropped(capsys: pytest.CaptureFixture[str]) -> None:
     config = {"model.preset": "llama3-8b", "data.batch": 64, "data.sequence": 4096, "optimizer.name": "lion"}
     found = plan(config | {"pipeline.schedule": "gpipe", "pipeline.overlap": True}, "8xh100")
@@ -129,6 +209,36 @@ def test_what_no_estimate_knows_is_named_not_dropped(capsys: pytest.CaptureFixtu
     show(found, 1, None)
     assert "no estimate knows optimizer.name = lion" in capsys.readouterr().out
     assert plan({"model.preset": "gpt2", "data.batch": 8}, "8xh100").ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0"),
+        (31.0593, "31.06 s"),
+        (1234.5, "1,234.50 s"),
+        (1.30449, "1.304 s"),
+        (0.99996, "1.000 s"),
+        (0.4301, "430.1 ms"),
+        (0.0081, "8.100 ms"),
+        (0.00099996, "1.000 ms"),
+        (0.000095, "95 µs"),
+        (7e-9, "0.007 µs"),
+        (-1.4e-17, "0"),
+        (-0.0411, "-41.1 ms"),
+    ],
+)
+def test_times_have_few_digits_and_a_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_no_table_prints_bare_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "plan --model gpt2 --cluster 8xh100 --sequence 1024 --top 2 --explain 2"
+    assert main(command.split()) == 0
+    out = capsys.readouterr().out
+    assert " ms" in out
+    assert " µs" in out
+    assert not re.search(r"\d\.\d{4,}|\de-\d", out)
 
 
 # --- the command ----------------------------------------------------------------------------------

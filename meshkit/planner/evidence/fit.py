@@ -1,8 +1,9 @@
 """How the catalogue's efficiencies and the profiles' fitted figures were found: python -m meshkit.planner.evidence.fit.
 
 Least squares of log(predicted / measured) with Cauchy's loss, so that a run that stood still for a minute does not
-count more than one that did not; every table weighs the same. What it prints is rounded into `hardware.py` and
-`profile.py` by hand. Cross-validated by layouts: fitted on one half of them, judged on the other, and the reverse.
+count more than one that did not; every table weighs the same. Memory is fitted on nanotron's runs alone. What it
+prints is rounded into `hardware.py` and `profile.py` by hand. Cross-validated by layouts: fitted on one half of them,
+judged on the other, and the reverse.
 """
 
 import argparse
@@ -12,12 +13,13 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from meshkit.planner.evidence.cases import Case
 from meshkit.planner.evidence.tables import TABLES
-from meshkit.planner.hardware import MICRO
+from meshkit.planner.hardware import GIGA, MICRO
 from meshkit.planner.profile import EAGER, FUSED, Profile, scaled
 
 SCALE = 0.05
@@ -55,8 +57,16 @@ def _latency(network: str) -> Change:
     return change
 
 
-def _stall(field: str) -> Callable[[Profile, float], Profile]:
-    return lambda p, value: dataclasses.replace(p, stall=dataclasses.replace(p.stall, **{field: value}))
+def _nanotron(field: str, unit: float = 1.0, part: str | None = None) -> Change:
+    """Sets a field of nanotron's profile, or of a `part` of it (host, stall, kept)."""
+
+    def make(profile: Profile, value: float) -> Profile:
+        changed: dict[str, Any] = {field: value * unit}
+        if part is not None:
+            changed = {part: dataclasses.replace(getattr(profile, part), **changed)}
+        return dataclasses.replace(profile, **changed)
+
+    return _profile("nanotron", make)
 
 
 PARAMETERS: dict[str, tuple[float, Change]] = {
@@ -70,16 +80,46 @@ PARAMETERS: dict[str, tuple[float, Change]] = {
     ),
     "megatron traffic": (3.0, _profile("megatron", lambda p, v: dataclasses.replace(p, traffic=scaled(FUSED, v)))),
     "nanotron traffic": (3.0, _profile("nanotron", lambda p, v: dataclasses.replace(p, traffic=scaled(FUSED, v)))),
-    "nanotron host, ms": (1.5, _profile("nanotron", lambda p, v: dataclasses.replace(p, host=v / 1e3))),
-    "nanotron stall by peers, s": (1.7, _profile("nanotron", _stall("peers"))),
-    "nanotron stall by devices, s": (1.4, _profile("nanotron", _stall("devices"))),
+    "nanotron host, ms": (1.5, _nanotron("layer", 1e-3, part="host")),
+    "nanotron host, by peers": (0.45, _nanotron("peer", part="host")),
+    "nanotron host, by their square": (0.01, _nanotron("square", part="host")),
+    "nanotron stall of replicas, s": (0.5, _nanotron("replicated", part="stall")),
+    "nanotron stall of many, s": (1.0, _nanotron("many", part="stall")),
     "EFA latency, µs": (45.0, _latency("EFA")),
 }
-"""Name -> (where the fit starts, how a case changes with it)."""
+"""Of time. Name -> (where the fit starts, how a case changes with it)."""
+
+MEMORY: dict[str, tuple[float, Change]] = {
+    "nanotron between": (20.0, _nanotron("between", part="kept")),
+    "nanotron hidden": (2.0, _nanotron("hidden", part="kept")),
+    "nanotron whole": (2.0, _nanotron("whole", part="kept")),
+    "nanotron gradient": (5.0, _nanotron("gradient_memory")),
+    "nanotron logit": (10.0, _nanotron("logit_memory")),
+    "nanotron workspace, GB": (0.3, _nanotron("workspace", GIGA)),
+}
+"""Of memory, the same."""
+
+Ratio = Callable[[Case, Values], float]
 
 
-def fitted(cases: Sequence[Case], start: Values) -> dict[str, float]:
-    """The values of PARAMETERS that predict `cases` best."""
+def _changed(case: Case, values: Values) -> Case:
+    for name, value in values.items():
+        case = (PARAMETERS | MEMORY)[name][1](case, value)
+    return case
+
+
+def time(case: Case, values: Values) -> float:
+    """Predicted over measured time, with these values."""
+    return _changed(case, values).predicted().step / (case.seconds or 1)
+
+
+def memory(case: Case, values: Values) -> float:
+    """Predicted over measured memory, with these values."""
+    return _changed(case, values).predicted().peak_memory / (case.memory or 1)
+
+
+def fitted(cases: Sequence[Case], start: Values, ratio: Ratio = time) -> dict[str, float]:
+    """The values that predict `cases` best. ratio: of what, time or memory."""
     from scipy.optimize import least_squares
 
     tables = Counter(case.table for case in cases)
@@ -100,24 +140,34 @@ def fitted(cases: Sequence[Case], start: Values) -> dict[str, float]:
     return dict(zip(names, map(float, np.exp(result.x)), strict=True))
 
 
-def ratio(case: Case, values: Values) -> float:
-    """Predicted over measured time, with these values."""
-    for name, value in values.items():
-        case = PARAMETERS[name][1](case, value)
-    return case.predicted().step / (case.seconds or 1)
-
-
 def half(case: Case) -> int:
     """0 or 1, the same for every run of a layout."""
     return zlib.crc32(f"{case.model} {case.layout} {case.cluster}".encode()) % 2
 
 
-def errors_by_table(cases: Sequence[Case], values: Values) -> dict[str, tuple[float, float]]:
+def errors_by_table(cases: Sequence[Case], values: Values, ratio: Ratio) -> dict[str, tuple[float, float]]:
     """Table -> (median, 90th percentile) of |predicted / measured − 1|."""
     found: dict[str, list[float]] = {}
     for case in cases:
         found.setdefault(case.table, []).append(abs(ratio(case, values) - 1))
     return {name: (float(np.median(some)), float(np.quantile(some, 0.9))) for name, some in found.items()}
+
+
+def _report(of: str, cases: Sequence[Case], parameters: Mapping[str, tuple[float, Change]], ratio: Ratio) -> None:
+    start = {name: value for name, (value, _) in parameters.items()}
+    halves = [[case for case in cases if half(case) == which] for which in (0, 1)]
+    for what, learnt, judged in (
+        ("fitted on all, judged on all", cases, cases),
+        ("fitted on half of the layouts, judged on the others", halves[0], halves[1]),
+        ("the reverse", halves[1], halves[0]),
+    ):
+        if not (learnt and judged):
+            continue
+        values = fitted(learnt, start, ratio)
+        print(f"{of}: {what}")
+        print("  " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+        for table, (median, ninth) in errors_by_table(judged, values, ratio).items():
+            print(f"  {table:<32} median {median:6.1%}  90 % {ninth:6.1%}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,20 +179,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = []
     for name, reader in TABLES.items():
         path = options.folder / f"{name}.csv"
-        timed = [case for case in reader(path) if case is not None and case.seconds] if path.is_file() else []
-        cases += timed[:: options.every] if len(timed) > 500 else timed
-    start = {name: value for name, (value, _) in PARAMETERS.items()}
-    halves = [[case for case in cases if half(case) == which] for which in (0, 1)]
-    for what, learnt, judged in (
-        ("fitted on all, judged on all", cases, cases),
-        ("fitted on half of the layouts, judged on the others", halves[0], halves[1]),
-        ("the reverse", halves[1], halves[0]),
-    ):
-        values = fitted(learnt, start)
-        print(what)
-        print("  " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
-        for table, (median, ninth) in errors_by_table(judged, values).items():
-            print(f"  {table:<32} median {median:6.1%}  90 % {ninth:6.1%}")
+        found = [case for case in reader(path) if case is not None] if path.is_file() else []
+        cases += found[:: options.every] if len(found) > 500 else found
+    timed = [case for case in cases if case.seconds]
+    weighed = [case for case in cases if case.memory and case.profile.name == "nanotron"]
+    _report("time", timed, PARAMETERS, time)
+    _report("memory", weighed, MEMORY, memory)
     return 0
 
 
