@@ -126,9 +126,15 @@ def _flat(config: Config, published: Published, where: str) -> Config:
     for name, value in _rotary(config.get("rope_parameters"), published, where).items():
         _both(name, flat.get(name), value, where)
         flat[name] = value
-    if config.get("layer_types") is not None:
-        flat |= _pattern(config, published, where)
-    return flat
+    patterned = config.get("layer_types") is not None
+    for name in published.unheeded & flat.keys():
+        stated, meant = flat.pop(name), published.absent[name]
+        if stated not in (meant, None) and not patterned:
+            raise MeshkitError(
+                f"{where}: {name} = {stated!r}: `transformers` takes a {published.kind} for {meant} whatever this "
+                "says: write layer_types, which it heeds, or leave the field out"
+            )
+    return flat | (_pattern(config, published, where) if patterned else {})
 
 
 def _rotary(rope: Any, published: Published, where: str) -> Config:

@@ -17,7 +17,8 @@ class Published:
     kind, architecture: `model_type` and `architectures` of config.json. sizes, options: our name -> their field.
     fixed: fields that can have one value alone. absent: what it means that a field is not there,
     the default of `transformers`' class.
-    ignored: fields that change nothing here.
+    ignored: fields that change nothing here. unheeded: options that `transformers`' class takes from elsewhere, and has
+    `absent` for whatever this field says.
     """
 
     kind: str
@@ -27,6 +28,7 @@ class Published:
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
+    unheeded: frozenset[str] = frozenset()
 
     @property
     def known(self) -> set[str]:
@@ -148,6 +150,7 @@ PUBLISHED: dict[str, Published] = {
         _GELU,
         _GEMMA_ABSENT | {"sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         frozenset({"hidden_act"}),
+        unheeded=frozenset({"sliding_window_pattern"}),
     ),
     "gemma3": Published(
         "gemma3_text",
