@@ -1,13 +1,19 @@
 """How families are published: what each field of Hugging Face's config.json is here. No JAX.
 
-`config_json.py` reads these tables in one direction and writes in the other.
+`config_json.py` reads these tables in one direction and writes in the other; `rope_json.py`, the rotary settings.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
+import pydantic
 from pydantic import Field, PositiveInt
+
+from meshkit.errors import MeshkitError
+
+Config = dict[str, Any]
+"""The content of a config.json."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +73,18 @@ _KINDS = {
 }
 
 
-def kind_of(field: str) -> Kind:
+def _kind_of(field: str) -> Kind:
     """What a field that is read may be: most count something."""
     return _KINDS.get(field, _COUNT)
+
+
+def check(name: str, value: Any, where: str, inside: str = "") -> None:
+    """MeshkitError unless the value of a field, `inside` another perhaps, is of its kind."""
+    kind = _kind_of(name)
+    try:
+        pydantic.TypeAdapter(kind.type).validate_python(value, strict=True)
+    except pydantic.ValidationError:
+        raise MeshkitError(f"{where}: {inside}{name} = {value!r}: must be {kind.rule}") from None
 
 
 _DECODER = {
@@ -200,14 +215,3 @@ PUBLISHED: dict[str, Published] = {
     ),
 }
 """Family -> how it is published."""
-
-LLAMA3 = {
-    "factor": "factor",
-    "low": "low_freq_factor",
-    "high": "high_freq_factor",
-    "original": "original_max_position_embeddings",
-}
-"""Our field of `RopeScaling` -> theirs, for rope_type "llama3"."""
-
-LINEAR = {"low": 1.0, "high": 2.0, "original": 1}
-"""What makes a `RopeScaling` that of rope_type "linear": every wavelength is longer than original / low."""
