@@ -19,6 +19,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
+from meshkit.bar import Bar
+
 METRICS_FILE = "metrics.jsonl"
 
 # Metric -> (title, format) on the screen; the files hold every metric.
@@ -86,7 +88,7 @@ def _line(record: Mapping[str, float]) -> str:
     return json.dumps(values | ({"non_finite": wrong} if wrong else {}), allow_nan=False) + "\n"
 
 
-class Progress:
+class Progress(Bar):
     """Where a run stands: a live bar on a terminal, plain lines elsewhere. A context manager.
 
     `steps` is the last step's number and `start` the step resumed from; the ETA is the mean time of
@@ -100,11 +102,16 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(
+            console or Console(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.BarColumn(),
+            rich.progress.TextColumn("{task.fields[status]}"),
+            rich.progress.TextColumn("ETA {task.fields[eta]}"),
+        )
         self._steps, self._start, self._clock = steps, start, clock
-        self._console = console or Console()
         self._began = clock()
         self._latest: dict[str, float] = {}
-        self._bar = _bar(self._console) if self._console.is_terminal else None
         self._task = (
             self._bar.add_task("", total=steps, completed=start, status="starting", eta="?") if self._bar else None
         )
@@ -127,35 +134,13 @@ class Progress:
         """A line of its own, above the bar."""
         self._print(text)
 
-    def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
     def _eta(self, step: int) -> str:
         done = step - self._start
         if done <= 0:
             return "?"
         return str(timedelta(seconds=round((self._clock() - self._began) / done * (self._steps - step))))
 
-    def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._bar:
-            self._bar.stop()
-
 
 def status(metrics: Mapping[str, float]) -> str:
     """The shown metrics among `metrics`, in one line: "loss 2.3026  tokens/s 1,234"."""
     return "  ".join(f"{title} {metrics[name]:{form}}" for name, (title, form) in SHOWN.items() if name in metrics)
-
-
-def _bar(console: Console) -> rich.progress.Progress:
-    return rich.progress.Progress(
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.BarColumn(),
-        rich.progress.TextColumn("{task.fields[status]}"),
-        rich.progress.TextColumn("ETA {task.fields[eta]}"),
-        console=console,
-    )

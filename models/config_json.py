@@ -6,23 +6,16 @@ A field that asks for what meshkit has not is an error that names it.
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
-import pydantic
-
-from meshkit.config import RopeScaling
 from meshkit.errors import MeshkitError, nearest
+from meshkit.models import rope_json
 from meshkit.models.presets import Sizes, sizes_of
-from meshkit.models.published import LINEAR, LLAMA3, PUBLISHED, TOKENS, Published, kind_of
-
-Config = dict[str, Any]
-"""The content of a config.json."""
+from meshkit.models.published import PUBLISHED, TOKENS, Config, Published, check
+from meshkit.models.rope_json import GLOBAL, LOCAL
 
 CONFIG = "config.json"
 RECORD = "record/metadata"
 """What a checkpoint says of itself: JSON, in a file that Orbax names."""
-
-LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -78,7 +71,7 @@ def read(config: Config, where: str) -> Sizes:
     if missing:
         raise MeshkitError(f"{where}: {', '.join(sorted(missing))} is missing")
     for name in [*published.sizes.values(), *published.options.values()]:
-        _check(name, fields[name], where)
+        check(name, fields[name], where)
     values = {ours: fields[theirs] for ours, theirs in published.sizes.items()}
     options = {ours: fields[theirs] for ours, theirs in published.options.items()}
     if "chosen" in options and options["chosen"] > options["experts"]:
@@ -96,7 +89,7 @@ def read(config: Config, where: str) -> Sizes:
                 f"{published.sizes['width']} = {values['width']}, or head_dim be given"
             )
     values["mlp_width"] = values["mlp_width"] or 4 * values["width"]
-    scaling = _scaling(fields.get("rope_scaling"), where)
+    scaling = rope_json.read(fields.get("rope_scaling"), where)
     return Sizes(family=family, **values, rope_scaling=scaling, options=options)
 
 
@@ -108,66 +101,24 @@ def _family(config: Config, where: str) -> str:
     return kinds[kind]
 
 
-def _check(name: str, value: Any, where: str, inside: str = "") -> None:
-    """MeshkitError unless the value of a field, `inside` another perhaps, is of its kind."""
-    kind = kind_of(name)
-    try:
-        pydantic.TypeAdapter(kind.type).validate_python(value, strict=True)
-    except pydantic.ValidationError:
-        raise MeshkitError(f"{where}: {inside}{name} = {value!r}: must be {kind.rule}") from None
-
-
 def _flat(config: Config, published: Published, where: str) -> Config:
     """The config as older files have it: rotary settings and the pattern of local layers as plain fields."""
     beside = ("rope_parameters", "layer_types", "_sliding_window_pattern")
     flat = {name: value for name, value in config.items() if name not in beside}
     if "num_experts" in flat:  # of a Qwen3; newer files have Mixtral's name
         flat["num_local_experts"] = flat.pop("num_experts")
-    for name, value in _rotary(config.get("rope_parameters"), published, where).items():
-        _both(name, flat.get(name), value, where)
+    for name, value in rope_json.plain(config.get("rope_parameters"), published, where).items():
+        rope_json.agree(name, flat.get(name), value, where)
         flat[name] = value
-    if config.get("layer_types") is not None:
-        flat |= _pattern(config, published, where)
-    return flat
-
-
-def _rotary(rope: Any, published: Published, where: str) -> Config:
-    """What `rope_parameters` says, as plain fields."""
-    if rope is None:
-        return {}
-    found: Config = {}
-    whole = _object("rope_parameters", rope, where)
-    if "local_theta" in published.options and whole and not {LOCAL, GLOBAL} & whole.keys():
-        raise MeshkitError(f"{where}: rope_parameters = {rope!r}: must say which layers: {LOCAL}, {GLOBAL}")
-    if LOCAL in whole:
-        local = _object(f"rope_parameters.{LOCAL}", whole[LOCAL], where)
-        if "rope_theta" in local:
-            found["rope_local_base_freq"] = local["rope_theta"]
-        for name, value in local.items():
-            if name != "rope_theta" and value not in (None, "default"):
-                raise MeshkitError(
-                    f"{where}: rope_parameters.{LOCAL}.{name} = {value!r}: meshkit has no scaling of local layers, "
-                    "rope_type 'default' alone"
-                )
-    rope = _object(f"rope_parameters.{GLOBAL}", whole[GLOBAL], where) if GLOBAL in whole else whole
-    rope = {name: value for name, value in rope.items() if name != LOCAL}
-    if "rope_theta" in rope:
-        found["rope_theta"] = rope.pop("rope_theta")
-    return found | ({"rope_scaling": rope} if rope else {})
-
-
-def _both(name: str, older: Any, newer: Any, where: str) -> None:
-    """MeshkitError when a plain field and `rope_parameters` say different things."""
-    scaling = name == "rope_scaling" and older is not None
-    same = _scaling(older, where) == _scaling(newer, where) if scaling else older in (None, newer)
-    if not same:
-        raise MeshkitError(f"{where}: {name} = {older!r}: rope_parameters says {newer!r}: keep the one that is meant")
-
-
-def _object(name: str, value: Any, where: str) -> Config:
-    if not isinstance(value, dict):
-        raise MeshkitError(f'{where}: {name} = {value!r}: must be an object, such as {{"rope_theta": 10000.0}}')
-    return value
+    patterned = config.get("layer_types") is not None
+    for name in published.unheeded & flat.keys():
+        stated, meant = flat.pop(name), published.absent[name]
+        if stated not in (meant, None) and not patterned:
+            raise MeshkitError(
+                f"{where}: {name} = {stated!r}: `transformers` takes a {published.kind} for {meant} whatever this "
+                "says: write layer_types, which it heeds, or leave the field out"
+            )
+    return flat | (_pattern(config, published, where) if patterned else {})
 
 
 def _pattern(config: Config, published: Published, where: str) -> Config:
@@ -195,38 +146,6 @@ def layer_types(layers: int, every: int) -> list[str]:
     return [LOCAL if (layer + 1) % every else GLOBAL for layer in range(layers)]
 
 
-def _scaling(theirs: Any, where: str) -> RopeScaling | None:
-    if theirs is None:
-        return None
-    stated = {name: value for name, value in _object("rope_scaling", theirs, where).items() if value is not None}
-    kind = stated.pop("rope_type", stated.get("type", "default"))
-    stated.pop("type", None)
-    if kind not in ("default", "linear", "llama3"):
-        raise MeshkitError(f"{where}: rope_type = {kind!r}: meshkit has 'default', 'linear' and 'llama3'")
-    names = {"default": [], "linear": ["factor"], "llama3": [*LLAMA3.values()]}[kind]
-    for name in names:
-        if name not in stated:
-            raise MeshkitError(f"{where}: rope_scaling.{name} is missing, which rope_type {kind!r} has")
-        _check(name, stated[name], where, "rope_scaling.")
-    for name in stated:
-        if name not in names:
-            raise MeshkitError(
-                f"{where}: rope_scaling.{name} = {stated[name]!r}: meshkit does not know what this asks of rope_type "
-                f"{kind!r}"
-            )
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return RopeScaling.model_validate({"factor": float(stated["factor"])} | LINEAR)
-    values = {ours: stated[name] for ours, name in LLAMA3.items()}
-    if values["low"] >= values["high"]:
-        raise MeshkitError(
-            f"{where}: rope_scaling.low_freq_factor = {values['low']}: must be less than high_freq_factor = "
-            f"{values['high']}"
-        )
-    return RopeScaling.model_validate(values)
-
-
 # --- writing ------------------------------------------------------------------------------------
 
 
@@ -244,7 +163,7 @@ def write(sizes: Sizes, dtype: str) -> Config:
     if sizes.family == "gpt2":
         return config | {"embd_pdrop": sizes.dropout, "attn_pdrop": 0.0}
     config |= _options(sizes, published)
-    scaling = _written(sizes.rope_scaling)
+    scaling = rope_json.write(sizes.rope_scaling)
     rope = {"rope_theta": sizes.rope_theta, **(scaling or {"rope_type": "default"})}
     style = sizes.style
     if style.local_theta is not None:
@@ -270,11 +189,3 @@ def _options(sizes: Sizes, published: Published) -> Config:
     if "query_pre_attn_scalar" in options and style.query_scale is None:
         options["query_pre_attn_scalar"] = sizes.head_dim
     return options
-
-
-def _written(scaling: RopeScaling | None) -> Config | None:
-    if scaling is None:
-        return None
-    if all(getattr(scaling, name) == value for name, value in LINEAR.items()):
-        return {"rope_type": "linear", "factor": scaling.factor}
-    return {"rope_type": "llama3", **{theirs: getattr(scaling, ours) for ours, theirs in LLAMA3.items()}}

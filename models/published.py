@@ -1,13 +1,19 @@
 """How families are published: what each field of Hugging Face's config.json is here. No JAX.
 
-`config_json.py` reads these tables in one direction and writes in the other.
+`config_json.py` reads these tables in one direction and writes in the other; `rope_json.py`, the rotary settings.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
+import pydantic
 from pydantic import Field, PositiveInt
+
+from meshkit.errors import MeshkitError
+
+Config = dict[str, Any]
+"""The content of a config.json."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +23,8 @@ class Published:
     kind, architecture: `model_type` and `architectures` of config.json. sizes, options: our name -> their field.
     fixed: fields that can have one value alone. absent: what it means that a field is not there,
     the default of `transformers`' class.
-    ignored: fields that change nothing here.
+    ignored: fields that change nothing here. unheeded: options that `transformers`' class takes from elsewhere, and has
+    `absent` for whatever this field says.
     """
 
     kind: str
@@ -27,6 +34,7 @@ class Published:
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
+    unheeded: frozenset[str] = frozenset()
 
     @property
     def known(self) -> set[str]:
@@ -65,9 +73,18 @@ _KINDS = {
 }
 
 
-def kind_of(field: str) -> Kind:
+def _kind_of(field: str) -> Kind:
     """What a field that is read may be: most count something."""
     return _KINDS.get(field, _COUNT)
+
+
+def check(name: str, value: Any, where: str, inside: str = "") -> None:
+    """MeshkitError unless the value of a field, `inside` another perhaps, is of its kind."""
+    kind = _kind_of(name)
+    try:
+        pydantic.TypeAdapter(kind.type).validate_python(value, strict=True)
+    except pydantic.ValidationError:
+        raise MeshkitError(f"{where}: {inside}{name} = {value!r}: must be {kind.rule}") from None
 
 
 _DECODER = {
@@ -148,6 +165,7 @@ PUBLISHED: dict[str, Published] = {
         _GELU,
         _GEMMA_ABSENT | {"sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         frozenset({"hidden_act"}),
+        unheeded=frozenset({"sliding_window_pattern"}),
     ),
     "gemma3": Published(
         "gemma3_text",
@@ -197,14 +215,3 @@ PUBLISHED: dict[str, Published] = {
     ),
 }
 """Family -> how it is published."""
-
-LLAMA3 = {
-    "factor": "factor",
-    "low": "low_freq_factor",
-    "high": "high_freq_factor",
-    "original": "original_max_position_embeddings",
-}
-"""Our field of `RopeScaling` -> theirs, for rope_type "llama3"."""
-
-LINEAR = {"low": 1.0, "high": 2.0, "original": 1}
-"""What makes a `RopeScaling` that of rope_type "linear": every wavelength is longer than original / low."""

@@ -103,25 +103,30 @@ class Encoder:
     def _found(self, messages: Messages, text: str) -> list[Span]:
         """Of each answer, what follows the message before and the generation prompt, up to where the next begins.
 
-        All messages get a mark at their ends. What stands between that of the last one and an answer to it, and between
-        an answer and what follows, is seen where the conversation ends there; it must stand so in the whole.
+        Messages get a mark at their ends, but for blank ones: templates may strip white space across these, or leave
+        them out. What stands between the last mark and an answer, and between an answer and what follows, is seen where
+        the conversation ends there; it must stand so in the whole.
         """
-        marked = [message | {"content": _marked(message["content"], k)} for k, message in enumerate(messages)]
+        shown = [k for k, message in enumerate(messages) if message["content"].strip()]
+        marked = [
+            message | {"content": _marked(message["content"], k)} if k in shown else message
+            for k, message in enumerate(messages)
+        ]
         whole = self._render(marked)
         ends: dict[int, list[int]] = {}  # of messages, in `text`
         taken = 0
         for mark in NUMBER.finditer(whole):
             ends.setdefault(int(mark[1]), []).append(mark.start() - taken)
             taken += len(mark[0])
-        if NUMBER.sub("", whole) != text:  # as where white space is stripped across a message that is empty
-            blank = next((f", as of message {k + 1}" for k, m in enumerate(messages) if not m["content"].strip()), "")
-            raise ValueError(f"the chat template does not show where texts end{blank}: no place of an answer is sure")
+        if NUMBER.sub("", whole) != text:
+            raise ValueError("the chat template does not show where texts end: no place of an answer is sure")
 
         def after(count: int, prompt: bool) -> int:
             """The place after the first `count` messages and the generation prompt, if any."""
-            _, mark, follows = self._render(marked[:count], prompt).rpartition(f"{OPEN}{count - 1}{CLOSE}")
-            places = ends.get(count - 1, []) if count else [0]
-            if len(places) != 1 or bool(mark) != bool(count) or not text.startswith(follows, places[0]):
+            last = max((k for k in shown if k < count), default=None)
+            _, mark, follows = self._render(marked[:count], prompt).rpartition(f"{OPEN}{last}{CLOSE}")
+            places = [0] if last is None else ends.get(last, [])
+            if len(places) != 1 or bool(mark) != (last is not None) or not text.startswith(follows, places[0]):
                 what = f"what stands before message {count + 1}" if prompt else f"message {count}"
                 raise ValueError(f"the chat template writes {what} otherwise once others follow")
             return places[0] + len(follows)

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshkit.errors import MeshkitError
-from meshkit.models.config_json import CONFIG, Config, read, read_json
+from meshkit.models.config_json import CONFIG, read, read_json
 from meshkit.models.presets import Sizes
+from meshkit.models.published import Config
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 

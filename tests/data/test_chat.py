@@ -87,12 +87,41 @@ def test_answers_are_found_in_the_whole_conversation(tokenizer: Path) -> None:
         "<|user|> w1 <|end|> <|assistant|> [w2] [<|end|>] <|user|> w2 <|end|> <|assistant|> [w2] [<|end|>] "
         "<|user|> w3 <|end|> <|assistant|> [w20] [w4] [<|end|>]"
     )
-    beside.write_text("{% for m in messages %}{{ ('w9 ' + m.content).strip() }}{% endfor %}")
-    with pytest.raises(ValueError, match="does not show where texts end, as of message 3"):
-        Encoder.of(str(tokenizer)).encode([*turn("w1", "w2"), *turn(" ", "w4")])
+    beside.write_text("{% for m in messages %}{{ m.content[:3] }}{% endfor %}")
+    with pytest.raises(ValueError, match="does not show where texts end"):
+        Encoder.of(str(tokenizer)).encode(turn("w1", "w2"))
     beside.write_text("{% for m in messages %}{{ m.content * 2 }}{% endfor %}")
     with pytest.raises(ValueError, match="writes what stands before message 2 otherwise"):
         Encoder.of(str(tokenizer)).encode(messages)
+
+
+# As Llama 2's: the system prompt stands in the first question, and white space is stripped from both together.
+INSTRUCTIONS = """{% if messages[0].role == 'system' %}{% set system, turns = messages[0].content, messages[1:] %}
+{% else %}{% set system, turns = none, messages %}{% endif %}
+{% for m in turns %}{% set content = m.content if system is none or loop.index0 else
+'<|system|> ' + system + '\n w0 \n\n' + m.content %}
+{% if m.role == 'user' %}{{ bos_token + ' w8 ' + content.strip() + ' w9' }}
+{% else %}{{ ' ' + content.strip() + ' </s>' }}{% endif %}{% endfor %}"""
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_blank_messages_are_written_as_transformers_does(tokenizer: Path, blank: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer), chat_template=INSTRUCTIONS, bos_token="<s>"
+    )
+    tokenizer.with_name("chat_template.jinja").write_text(INSTRUCTIONS)
+    encoder, system = Encoder.of(str(tokenizer)), {"role": "system", "content": "w7"}
+    first = "<s> w8 <|system|> w7 w0 w9 [w1] [</s>] "
+    for messages, said in {
+        (blank, "w1", "w2", "w3"): first + "<s> w8 w2 w9 [w3] [</s>]",
+        (blank, "w1", blank, "w3"): first + "<s> w8 w9 [w3] [</s>]",
+        (blank, "w1", "w2", blank): first + "<s> w8 w2 w9 [</s>]",
+    }.items():
+        chat = [system, *turn(*messages[:2]), *turn(*messages[2:])]
+        assert encoder.encode(chat)[0].tolist() == theirs.apply_chat_template(chat, return_dict=True)["input_ids"]
+        assert learned(encoder, chat) == said
+    assert learned(encoder, turn(blank, "w1")) == "<s> w8 w9 [w1] [</s>]"
 
 
 GENERATION = """{% for m in messages %}{{ '<|' + m.role + '|> ' }}{% if m.role == 'assistant' %}

@@ -25,7 +25,7 @@ from meshkit.hf.folder import INDEX, SINGLE, Folder
 from meshkit.hf.load import load
 from meshkit.hf.weights import Weights, shapes_of
 from meshkit.models import names
-from meshkit.models.config_json import CONFIG, read, sizes_in, write
+from meshkit.models.config_json import CONFIG, layer_types, read, sizes_in, write
 from meshkit.models.presets import Sizes
 from meshkit.models.published import PUBLISHED
 
@@ -374,6 +374,11 @@ FIELDS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"layer_types": ["sliding_attention"] * 3},
         r"layer_types = .* are 'full_attention' here",
     ),
+    "a pattern that transformers does not heed": (
+        "gemma2",
+        {"layer_types": None, "sliding_window_pattern": 3},
+        r"sliding_window_pattern = 3: `transformers` takes a gemma2 for 2 .* layer_types",
+    ),
     "global layers beside a window": ("mistral", {"layer_types": ["full_attention"] * 3}, r"'sliding_attention' here"),
 }
 
@@ -390,6 +395,23 @@ def test_layers_that_are_all_global_or_all_local(family: str) -> None:
     config = write(sizes_of(family), "float32")
     every = lambda kind: read(config | {"layer_types": [kind] * 3}, "config.json").style.global_every
     assert (every("full_attention"), every("sliding_attention")) == (1, 4)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3"])
+@pytest.mark.parametrize("layers", [["sliding_attention", "sliding_attention", "full_attention"], None])
+def test_the_pattern_of_local_layers_is_what_transformers_takes(family: str, layers: list[str] | None) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = write(sizes_of(family), "float32") | {"layer_types": layers}
+    for pattern in (1, 2, 3, None):
+        stated = config | ({"sliding_window_pattern": pattern} if pattern else {})
+        if not pattern:
+            stated.pop("sliding_window_pattern", None)
+        theirs = transformers.AutoConfig.for_model(**stated).layer_types
+        if family == "gemma2" and layers is None and pattern in (1, 3):
+            with pytest.raises(MeshkitError, match=f"sliding_window_pattern = {pattern}"):
+                read(stated, "config.json")
+        else:
+            assert layer_types(3, read(stated, "config.json").style.global_every) == theirs
 
 
 @pytest.mark.parametrize("family", PUBLISHED)

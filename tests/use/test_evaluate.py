@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from etils import epath
 from meshkit import train
 from meshkit.checkpoint.slices import Saved
 from meshkit.cli import main
+from meshkit.config import keys
 from meshkit.equality import one_device
 from meshkit.errors import MeshkitError
 from meshkit.hf.weights import dotted
@@ -22,7 +24,7 @@ from meshkit.models.build import builder
 from meshkit.models.config_json import sizes_in
 from meshkit.pipeline.context import Context
 from meshkit.pipeline.stage import functional
-from meshkit.use.evaluate import evaluate, weights_of
+from meshkit.use.evaluate import HEEDED, LAYOUT, evaluate, weights_of
 from tests.small_run import write_text
 
 SEQUENCE = 16
@@ -106,6 +108,18 @@ def test_what_cannot_be_scored_is_named(run: Path, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(MeshkitError, match=r"adapters as `peft` reads them, .*--merge"):
         weights_of(str(tmp_path))
+
+
+COURSE = r"steps|seed|run_dir|resume|log_every|evaluate_every|(optimizer|checkpoint)\..*"
+OTHER_DATA = r"data\.(text|dataset|documents|held_out|tokens|tokenizer)"
+OF_THE_MODEL = r"model\.(?!options).*"
+"""What a score cannot follow from: the course of a run, its data, and sizes that the weights bring with them."""
+
+
+def test_every_key_is_heeded_or_cannot_change_a_score() -> None:
+    unheeded = {key for key in keys() if key not in HEEDED and not key.startswith(LAYOUT)}
+    assert unheeded == {key for key in keys() if re.fullmatch(f"{COURSE}|{OTHER_DATA}|{OF_THE_MODEL}", key)}
+    assert keys().keys() >= HEEDED
 
 
 def test_a_table_is_no_text(run: Path, tmp_path: Path) -> None:
