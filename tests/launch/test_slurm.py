@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from meshkit.cli import main
-from meshkit.errors import RESTART
+from meshkit.errors import RESTART, SAVED
 from tests import slurm_cluster
 from tests.launched import QUICKLY, SECONDS, STEPS, Launched, write_config
 from tests.slurm_cluster import Slurm
@@ -99,13 +99,15 @@ def test_preemptions_do_not_use_up_restarts(written: Any, tmp_path: Path) -> Non
         assert (done.returncode, done.stderr) == (code, "")
         return called.exists() and called.read_text() == f"requeue {job}\n"
 
-    assert ends(RESTART, told="yes")
+    assert ends(SAVED, told="yes")
+    assert ends(SAVED), "told by another than the script"
+    assert ends(137, told="yes"), "not saved in time"
     assert ends(RESTART), "the one restart after a crash"
-    assert ends(RESTART, told="yes")
+    assert ends(SAVED, told="yes")
     assert not ends(137), "none is left"
     assert ends(137, job="8"), "another job has its own"
     assert not ends(1)
-    assert not ends(RESTART, told="yes", state="COMPLETING", job="9"), "it was cancelled"
+    assert not ends(SAVED, told="yes", state="COMPLETING", job="9"), "it was cancelled"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def submit(cluster: Slurm, config: Path, run_dir: Path, *words: str) -> str:
 def test_a_cancelled_job_stays_cancelled(cluster: Slurm, written: Any, tmp_path: Path) -> None:
     """The script, with a program in place of meshkit that ends on a SIGTERM as a run does."""
     program = tmp_path / "program"
-    program.write_text(f"#!/bin/bash\ntrap 'exit {RESTART}' TERM\ntouch $0.runs\nwhile true; do sleep 0.1; done\n")
+    program.write_text(f"#!/bin/bash\ntrap 'exit {SAVED}' TERM\ntouch $0.runs\nwhile true; do sleep 0.1; done\n")
     program.chmod(0o755)
     text = written("--nodes", "2", "--devices", "8", "--restarts", "1")
     script = tmp_path / "run" / "job.sbatch"
@@ -195,7 +197,7 @@ def test_a_job_that_is_told_to_end_saves_and_goes_on_where_it_was(cluster: Slurm
     text = lambda: said(run_dir)
     cluster.wait(lambda: (run_dir / "metrics.jsonl").exists() and len(logged(run_dir)) >= 6, SECONDS, text)
     cluster.run("scancel", "--batch", "--signal=TERM", job)
-    cluster.wait(lambda: f"the run ended with {RESTART}: requeue after 0 restarts" in text(), 60, text)
+    cluster.wait(lambda: f"the run ended with {SAVED}: requeue after 0 restarts" in text(), 60, text)
     agreed = saved(run_dir)[-1]
     assert 6 <= agreed < STEPS
     assert [record["step"] for record in logged(run_dir)] == list(range(1, agreed + 1))
