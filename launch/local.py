@@ -186,7 +186,7 @@ def _log(job: Job, number: int) -> Any:
     path = _log_path(job, number)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("w")
+        return path.open("a")  # another run may be at work in the folder, and earlier attempts are worth reading
     except OSError as error:
         raise MeshkitError(f"run_dir = {job.config.run_dir!r}: no log can be written ({error.strerror})") from None
 
