@@ -14,14 +14,14 @@ import yaml
 
 from meshkit.config import RunConfig
 from meshkit.distributed.launchers import ADDRESS, COUNT, PREEMPTED_EXIT
-from meshkit.errors import RESTART, MeshkitError
+from meshkit.errors import LATE, SAVED, MeshkitError
 from meshkit.launch import flags
 from meshkit.launch.cluster import Nodes
 from meshkit.overrides import words
 
 PORT = 8476  # of process 0, as JAX's own examples have it
-UNCOUNTED = 76
-"""Exit code of a pod that saved and ended on a SIGTERM, or whose peers were not there in time: no failure of the run,
+UNCOUNTED = [SAVED, LATE]
+"""Exit codes of a pod that saved and ended on a SIGTERM, or whose peers were not there in time: no failure of the run,
 so that it is made anew as often as need be. A hang or a lost connection (75) counts."""
 
 LEAST_ELASTIC = 3  # of two nodes, one is not more than half
@@ -122,7 +122,7 @@ def _job(path: str, config: RunConfig, overrides: Mapping[str, Any], nodes: Node
                     # A node that is drained or taken away counts as no failure of the run.
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                     # Nor do the other pods, which save and end with the drained one, and wait until it is replaced.
-                    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [UNCOUNTED]}},
+                    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": UNCOUNTED}},
                     # 1 is a mistake and 2 wrong usage: a restart would meet them again.
                     {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 2]}},
                 ]
@@ -198,7 +198,7 @@ def _environment(nodes: Nodes, wishes: Wishes) -> dict[str, str]:
     place = {ADDRESS: _hosts(wishes).format(0), COUNT: str(nodes.count)}
     return {
         **(place if nodes.least is None else {}),  # else the supervisors agree on it
-        PREEMPTED_EXIT: str(UNCOUNTED if nodes.least is None else RESTART),  # a supervisor counts restarts itself
+        PREEMPTED_EXIT: str(SAVED),
         "PYTHONUNBUFFERED": "1",
         **gpu,
     }

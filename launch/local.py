@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from meshkit.config import RunConfig
-from meshkit.distributed.launchers import ADDRESS, COUNT, NUMBER, PREEMPTED_EXIT
-from meshkit.errors import RESTART, MeshkitError, counted
+from meshkit.distributed.launchers import ADDRESS, COUNT, NUMBER, PREEMPTED_EXIT, preempted_exit
+from meshkit.errors import SAVED, MeshkitError, counted
 from meshkit.launch import elastic
 from meshkit.launch.cluster import check_restarts
 from meshkit.launch.supervisor import Ended, Meaning, Supervisor, end_with_parent, say, spell
@@ -70,7 +70,10 @@ def _share(config: RunConfig, processes: int) -> int:
 
 
 def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
-    """Start `job`, again up to `restarts` times; its exit code. least: of devices, to go on with fewer; None: never."""
+    """Start `job`, again up to `restarts` times, not counting when it was told to end; its exit code.
+
+    least: of devices, to go on with fewer; None: never.
+    """
     if least is not None and job.devices is None:
         raise MeshkitError("--elastic: one process with all devices of the machine has none to lose: leave it out")
     if least is not None and job.devices is not None and least > job.processes * job.devices:
@@ -80,7 +83,8 @@ def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
         )
     check_restarts(job.config, restarts, least)
     with Supervisor(grace, say) as supervisor:
-        for left in range(restarts, -1, -1):
+        spent = 0
+        while True:
             begun = time.monotonic()
             with _started(job) as processes:
                 ended = supervisor.watch(processes)
@@ -93,7 +97,12 @@ def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
             if ended.meaning is Meaning.MISTAKE:
                 say("no restart: it would fail again")
                 return code
-            if not left:
+            if ended.meaning is Meaning.SAVED and not restarts:
+                return preempted_exit()
+            if ended.meaning is Meaning.SAVED:
+                say("it was told to end, and saved: it goes on, which uses up no restart")
+                continue
+            if spent == restarts:
                 say(
                     f"no restart is left of {restarts} (--restarts)"
                     if restarts
@@ -102,17 +111,17 @@ def run(job: Job, restarts: int, least: int | None, grace: float) -> int:
                 return code if code > 0 else 128 - code
             if least is not None:
                 job = _smaller(job, ended, least)
+            spent += 1
             say(
-                f"restart {restarts - left + 1} of {restarts} after {time.monotonic() - begun:.0f} s, from the last "
+                f"restart {spent} of {restarts} after {time.monotonic() - begun:.0f} s, from the last "
                 f"checkpoint: {counted(job.processes, 'process')}, mesh {job.config.mesh}"
             )
-    raise AssertionError("the loop returns")
 
 
 def _code_when_stopped(ended: Ended, number: int) -> int:
-    """0 when all saved and ended, or were done."""
-    if all(code in (0, RESTART) for code in ended.codes):
-        return 0
+    """0 when all were done, or saved and ended; then what a supervisor of this one asks for, if there is any."""
+    if all(code in (0, SAVED) for code in ended.codes):
+        return preempted_exit() if any(ended.codes) else 0
     return 128 + number
 
 
@@ -137,7 +146,7 @@ def _smaller(job: Job, ended: Ended, least: int) -> Job:
 def _started(job: Job) -> Iterator[Sequence[subprocess.Popen[Any]]]:
     """The processes of one attempt. They do not outlive this."""
     address = f"127.0.0.1:{_free_port()}"
-    shared = os.environ | {ADDRESS: address, COUNT: str(job.processes), PREEMPTED_EXIT: str(RESTART)}
+    shared = os.environ | {ADDRESS: address, COUNT: str(job.processes), PREEMPTED_EXIT: str(SAVED)}
     command = [sys.executable, "-m", "meshkit", "train", job.path, *words(job.overrides), *["--json"] * job.json]
     processes: list[subprocess.Popen[Any]] = []
     with contextlib.ExitStack() as logs:
@@ -177,7 +186,7 @@ def _log(job: Job, number: int) -> Any:
     path = _log_path(job, number)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("w")
+        return path.open("a")  # another run may be at work in the folder, and earlier attempts are worth reading
     except OSError as error:
         raise MeshkitError(f"run_dir = {job.config.run_dir!r}: no log can be written ({error.strerror})") from None
 

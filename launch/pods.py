@@ -12,7 +12,7 @@ import time
 from typing import NamedTuple
 
 from meshkit.config import RunConfig
-from meshkit.errors import RESTART, MeshkitError, counted
+from meshkit.errors import SAVED, MeshkitError, counted
 from meshkit.launch import elastic
 from meshkit.launch.channel import CONNECT_SECONDS, Channel, connect
 from meshkit.launch.follower import Follower, Remote
@@ -35,7 +35,7 @@ def run(job: Job, pod: int) -> int:
                 with _Leader(job, pod, spent) as here:
                     code, spent = here.lead(supervisor), here.spent
             if supervisor.stopped is not None:
-                return RESTART if code is None else code
+                return SAVED if code is None else code
             if code is not None:
                 return code
 
@@ -110,8 +110,8 @@ class _Leader:
                 return None
             if all(code == 0 for code in ended.codes):
                 return self._over(0)
-            if ended.first is None:
-                continue  # a larger mesh is possible
+            if ended.first is None or ended.meaning is Meaning.SAVED:
+                continue  # a larger mesh is possible, or a process was told to end, as on a node that is drained
             if ended.meaning is Meaning.MISTAKE:
                 say("no restart: it would fail again")
                 return self._over(ended.code)

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshkit.config import RunConfig
 from meshkit.distributed.launchers import PREEMPTED_EXIT
-from meshkit.errors import RESTART, MeshkitError
+from meshkit.errors import LATE, RESTART, SAVED, MeshkitError
 from meshkit.launch import elastic, flags
 from meshkit.launch.cluster import Nodes
 from meshkit.overrides import words
@@ -75,6 +75,8 @@ def script(
         output=shlex.quote(f"{_literal(logs)}/process-%t.log"),
         command=shlex.join(command) + (' "${mesh[@]}"' if fitted else ""),
         restart=RESTART,
+        saved=SAVED,
+        late=LATE,
         restarts=wishes.restarts,
         crashes=shlex.quote(f"{logs}/crashes"),
     )
@@ -107,12 +109,13 @@ while true; do  # a signal ends `wait`, but not the run
     kill -0 $step 2>/dev/null || break
 done
 
-# {restart}: hung, lost another process, or was told to end; over 128: ended by a signal. The job begins again in its
-# place in the queue, from the last checkpoint. 1: a mistake that a restart would meet again. Each crash is a line of a
-# file: SLURM's own count of restarts would have those after a preemption in it.
+# {restart}: hung, or lost another process; {saved}: was told to end, and saved; {late}: the others did not come in time;
+# over 128: ended by a signal. The job begins again in its place in the queue, from the last checkpoint. 1: a mistake that a
+# restart would meet again. Each crash is a line of a file: SLURM's own count of restarts would have those after a
+# preemption in it.
 crashes={crashes}-$SLURM_JOB_ID
 if [ $code -ge {restart} ] && [[ $asked = no || $asked = RUNNING ]]; then
-    [ $asked = RUNNING ] || echo "ended with $code" >>"$crashes"
+    [ $asked = RUNNING ] || [ $code = {saved} ] || echo "ended with $code" >>"$crashes"
     if [ ! -e "$crashes" ] || [ "$(wc -l <"$crashes")" -le {restarts} ]; then
         echo "the run ended with $code: requeue after ${{SLURM_RESTART_COUNT:-0}} restarts"
         scontrol requeue "$SLURM_JOB_ID"
@@ -125,7 +128,7 @@ exit $code
 def _exports(nodes: Nodes) -> list[str]:
     lines = [
         "export PYTHONUNBUFFERED=1",
-        f"export {PREEMPTED_EXIT}={RESTART}  # of a run that was told to end before its last step",
+        f"export {PREEMPTED_EXIT}={SAVED}  # of a run that was told to end before its last step",
     ]
     if nodes.simulated:
         return lines

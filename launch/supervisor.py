@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
-from meshkit.errors import RESTART
+from meshkit.errors import LATE, RESTART, SAVED
 
 LOST_SECONDS = 5.0
 """What the others get after one is lost: they cannot go on without it, but may finish writing a checkpoint."""
@@ -25,6 +25,7 @@ class Meaning(enum.Enum):
     """Of an exit code, for the run."""
 
     DONE = "done"
+    SAVED = "was asked to end, and goes on when started again: no failure"
     RESTART = "may go on when started again"
     LOST = "its machine or memory is gone"
     MISTAKE = "would fail again"
@@ -34,7 +35,9 @@ def meaning(code: int) -> Meaning:
     """Of the exit code of a process; negative: the signal that ended it."""
     if code == 0:
         return Meaning.DONE
-    if code == RESTART or code in (-signal.SIGABRT, 128 + signal.SIGABRT):  # JAX aborts when it loses a process
+    if code == SAVED:
+        return Meaning.SAVED
+    if code in (RESTART, LATE, -signal.SIGABRT, 128 + signal.SIGABRT):  # JAX aborts when it loses a process
         return Meaning.RESTART
     if code < 0 or (code > 128 and code != 128 + signal.SIGINT):
         return Meaning.LOST
@@ -116,8 +119,9 @@ class Supervisor:
                 first = _first(bad, codes)
                 lost = sum(meaning(codes[number] or 0) is Meaning.LOST for number in bad)
                 self._say(f"process {first} {spell(codes[first] or 0)}: the others end too")
-                wait = self._grace if codes[first] == RESTART else LOST_SECONDS
-                return Ended(self._end(processes, wait, ask=codes[first] != RESTART), first, lost)
+                if meaning(codes[first] or 0) is Meaning.SAVED:  # the others agreed on the step, and still write
+                    return Ended(self._end(processes, self._grace, ask=False), first, lost)
+                return Ended(self._end(processes, LOST_SECONDS), first, lost)
             if all(code == 0 for code in codes):
                 return Ended(tuple(0 for _ in codes))
             time.sleep(POLL_SECONDS)
@@ -152,7 +156,7 @@ class Supervisor:
 
 def _first(bad: list[int], codes: Sequence[int | None]) -> int:
     """Of several found ended at once, the cause: a lost one makes others abort, not the other way round."""
-    order = [Meaning.LOST, Meaning.MISTAKE, Meaning.RESTART]
+    order = [Meaning.LOST, Meaning.MISTAKE, Meaning.RESTART, Meaning.SAVED]
     return min(bad, key=lambda number: order.index(meaning(codes[number] or 0)))
 
 

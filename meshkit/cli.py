@@ -1,9 +1,9 @@
 """The command line: `meshkit train | verify | eval | generate | schedule | plan | compile | launch | view | demo |
 data | checkpoint | hf`.
 
-Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage, 75 a run that may go on
-when started again (`errors.RESTART`), 130 Ctrl-C, 141 who reads what it prints has left. With --json,
-standard output holds one JSON value and nothing else.
+Exit codes: 0 success, 1 a mistake the user can mend or a check that failed, 2 wrong usage, 75 to 77 a run that may go
+on when started again (`errors.RESTART`, `SAVED`, `LATE`), 130 Ctrl-C, 141 who reads what it prints has left. With
+--json, standard output holds one JSON value and nothing else.
 
 Each command imports what it needs when it runs, so that `meshkit --help` starts no JAX. Commands about a part
 of meshkit stand in that part's `command.py`.

@@ -4,8 +4,15 @@ import difflib
 from collections.abc import Iterable
 
 RESTART = 75
-"""Exit code of a process whose run may go on when it is started again: it hung, lost another process, or was asked to
-end before its last step by one who restarts it. (EX_TEMPFAIL of sysexits.h: "try again".)"""
+"""Exit code of a process whose run may go on when it is started again: it hung, or lost another process. (EX_TEMPFAIL
+of sysexits.h: "try again".)"""
+
+SAVED = 76
+"""Exit code of one that was asked to end before its last step and has saved, for who starts the run again: no failure,
+so that nobody counts it."""
+
+LATE = 77
+"""Exit code of one whose run could not begin, as the other processes were not there in time: another start may do."""
 
 
 class MeshkitError(ValueError):

@@ -59,8 +59,16 @@ class RunFolder:
             self.lock.close()
 
     def metrics(self, history: list[dict[str, float]]) -> Any:
-        """A MetricsWriter in this folder, which goes on after the records of `history`."""
-        return MetricsWriter(self.path, history) if self.mine else contextlib.nullcontext(_Silent())
+        """A MetricsWriter in this folder, which goes on after the records of `history`.
+
+        Raises MeshkitError when these cannot be written.
+        """
+        if not self.mine:
+            return contextlib.nullcontext(_Silent())
+        try:
+            return MetricsWriter(self.path, history)
+        except OSError as error:  # a disk that is full
+            raise MeshkitError(f"{self.path}: the metrics cannot be written ({error.strerror}): make room") from None
 
     def progress(self, steps: int, start: int) -> Any:
         """A Progress on the screen, of a run that goes on after step `start`."""

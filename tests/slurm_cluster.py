@@ -43,9 +43,16 @@ JobRequeue=1
 KillWait=30
 MinJobAge=600
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {nodes}
-PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP
+PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
+PartitionName=cancel Nodes={names} PreemptMode=CANCEL
+PartitionName=cancel-in-8-s Nodes={names} PreemptMode=CANCEL GraceTime=8
+PartitionName=requeue Nodes={names} PreemptMode=REQUEUE
+PartitionName=requeue-in-8-s Nodes={names} PreemptMode=REQUEUE GraceTime=8
 """
+"""Jobs in "all" take the nodes of those in the partitions below it, in the way of each."""
 
 
 class Slurm:

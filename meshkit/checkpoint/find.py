@@ -129,10 +129,14 @@ def _newest_whole(folder: epath.Path, note: Note) -> int:
         if not wrong:
             return step
         aside = folder / f"{step}{DAMAGED}"
-        note(f"error: the checkpoint {folder / str(step)} is damaged ({few(wrong)}): it is set aside as {aside.name}")
-        if aside.exists():
-            aside.rmtree()
-        (folder / str(step)).rename(aside)
+        damaged = f"error: the checkpoint {folder / str(step)} is damaged ({few(wrong)}): it"
+        try:
+            if aside.exists():
+                aside.rmtree()
+            (folder / str(step)).rename(aside)
+            note(f"{damaged} is set aside as {aside.name}")
+        except OSError as error:
+            note(f"{damaged} is passed over, and stays where it is ({error.strerror or error})")
     return FAILED if steps or _aside(folder) else NONE
 
 

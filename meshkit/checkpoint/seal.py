@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterator
 
 from etils import epath
 
-from meshkit.checkpoint.place import children, is_url
+from meshkit.checkpoint.place import is_url
 
 MANIFEST = "checksums.json"
 COMMITTED = "committed.json"
-"""A second manifest, of the files that Orbax writes as it commits. A process that ends just then leaves none."""
+"""A second manifest, of the files that Orbax writes as it commits. Until it has, and where a process ends just then, of
+no file; but it is there from the first, so that one that is missing was lost."""
 
 OF_ORBAX = {"_CHECKPOINT_METADATA", "commit_success.txt"}
 """Top-level files that Orbax touches as it commits. No state is loaded from them, but it reads metrics there again."""
@@ -27,7 +28,8 @@ THREADS = 8  # hashing leaves Python's lock; a network file system answers sever
 
 def seal(folder: epath.Path) -> None:
     """Write the size and SHA-256 of every file of `folder` into its manifest, and the SHA-256 of that table."""
-    files = {str(path.relative_to(folder)): path for path in _files(folder, OF_ORBAX)}
+    (folder / COMMITTED).write_text(_manifest({}))
+    files = {str(path.relative_to(folder)): path for path in _files(folder, {*OF_ORBAX, COMMITTED})}
     (folder / MANIFEST).write_text(_manifest(files))
 
 
@@ -39,7 +41,7 @@ def seal_commit(folder: epath.Path) -> None:
         return
     unfinished = folder / f"{COMMITTED}.tmp"
     unfinished.write_text(text)
-    unfinished.rename(folder / COMMITTED)
+    unfinished.replace(folder / COMMITTED)
 
 
 def _manifest(files: dict[str, epath.Path]) -> str:
@@ -55,9 +57,7 @@ def is_sealed(folder: epath.Path) -> bool:
 
 def damage(folder: epath.Path) -> list[str]:
     """What is wrong with the files of a checkpoint, or with its name, a sentence each; empty when it is whole."""
-    wrong = _differs(folder, MANIFEST)
-    if COMMITTED in (path.name for path in children(folder)):  # a dead link too
-        wrong += _differs(folder, COMMITTED)
+    wrong = _differs(folder, MANIFEST) + _differs(folder, COMMITTED)
     if wrong or not folder.name.isdecimal() or not (folder / RECORD).exists():
         return wrong
     step = json.loads((folder / RECORD).read_text())["step"]

@@ -18,9 +18,8 @@ INDEX = "JOB_COMPLETION_INDEX"
 """The number of a pod, set by Kubernetes in an Indexed Job; it stands in for JAX_PROCESS_ID."""
 
 PREEMPTED_EXIT = "MESHKIT_PREEMPTED_EXIT"
-"""The exit code of a run that saved and ended on a SIGTERM before its last step, or that could not begin as its
-processes were not there in time. A supervisor sets it to know that the run shall be started again; by itself the first
-is 0 and the second 1."""
+"""The exit code of a run that saved and ended on a SIGTERM before its last step. A supervisor sets it (to
+`errors.SAVED`) to know that the run shall be started again; by itself it is 0."""
 
 PORTS = range(61440, 65536)
 """Of process 0 under SLURM and Open MPI: by the job's number, so that jobs that share a host do not meet."""

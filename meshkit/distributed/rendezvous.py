@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from meshkit.distributed.launchers import ADDRESS, Place, preempted_exit
-from meshkit.errors import MeshkitError
+from meshkit.distributed.launchers import ADDRESS, Place
+from meshkit.errors import LATE, MeshkitError
 
 JOIN_SECONDS = 300
 """Processes that are not there after this are not waited for any longer."""
@@ -25,11 +25,9 @@ FIX = "set it to HOST:PORT, with a name or IP address of the host of process 0 t
 
 
 class LateError(MeshkitError):
-    """The other processes did not come in time. Another start may do: one by a supervisor exits with PREEMPTED_EXIT."""
+    """The other processes did not come in time. Another start may do."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.exit_code = preempted_exit() or 1
+    exit_code = LATE
 
 
 def check(place: Place) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gcp_storage_emulator.server import create_server
 
 from meshkit.checkpoint import find, seal, store
-from meshkit.checkpoint.place import place
+from meshkit.checkpoint.place import children, place
 from meshkit.checkpoint.record import Record
 from meshkit.checkpoint.slices import arrays_of
 from meshkit.cli import main
@@ -63,6 +63,15 @@ def test_a_bucket_holds_checkpoints_as_a_folder_does(bucket: None, tmp_path: Pat
 
     (place(HOME) / "3" / "record" / "metadata").write_text("{}")
     assert main(["checkpoint", "verify", HOME]) == 1
+    for half_set_aside in (False, True):  # and then set aside again, as where a process ended while it was
+        said.clear()
+        assert find.newest_whole(folder, said.append) == place(f"{HOME}/2")
+        assert ["it is set aside as 3.damaged" in line for line in said] == [True]
+        assert [path.name for path in children(folder)] == ["2", "3.damaged"]
+        assert (folder / "3.damaged" / "record" / "metadata").read_text() == "{}"
+        if not half_set_aside:
+            (folder / "3" / "record").mkdir(parents=True)
+            (folder / "3" / "record" / "metadata").write_text("{}")
     assert not [path for path in Path().iterdir() if path.name.endswith(":")]
 
 

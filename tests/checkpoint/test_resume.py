@@ -1,6 +1,7 @@
 """An interrupted run goes on as if it had not been: what is restored, refused, kept, repaired and said."""
 
 import asyncio
+import errno
 import fcntl
 import gc
 import json
@@ -260,8 +261,6 @@ def test_no_damaged_file_is_loaded(damage: str, whole: Result, tmp_path: Path) -
     names = [path.relative_to(original / "12") for path in sorted((original / "12").rglob("*")) if path.is_file()]
     assert len(names) > 10
     for number, name in enumerate(names):
-        if (damage, name.name) == ("removed", seal.COMMITTED):
-            continue  # a run that ended just before it was written has none
         folder = tmp_path / str(number)
         for step in ("8", "12"):
             shutil.copytree(original / step, folder / step)
@@ -279,9 +278,10 @@ def test_no_damaged_file_is_loaded(damage: str, whole: Result, tmp_path: Path) -
 
 def test_a_commit_that_was_not_sealed_is_no_damage(train: Train, cut: Path, whole: Result) -> None:
     """As where the process ended between Orbax's commit and its seal; nothing is loaded from what it guards."""
-    (cut / "checkpoints" / "8" / seal.COMMITTED).unlink()
-    for name in seal.OF_ORBAX:
-        (cut / "checkpoints" / "8" / name).unlink()
+    folder = epath.Path(cut / "checkpoints" / "8")
+    for name in {*seal.OF_ORBAX, seal.MANIFEST}:
+        (folder / name).unlink()
+    seal.seal(folder)
     assert_goes_on_like(train(cut), whole)
 
 
@@ -311,6 +311,28 @@ def test_a_run_falls_back_to_the_newest_whole_checkpoint(train: Train, cut: Path
     assert "has other content than was written): it is set aside as 8.damaged" in out
     assert "goes on after step 4 from" in out
     assert saved(cut) == [4, 8, 12]
+
+
+def test_a_damaged_checkpoint_that_cannot_be_moved_is_passed_over(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    folder = epath.Path(cut / "checkpoints")
+    (folder / "8" / seal.COMMITTED).unlink()
+    monkeypatch.setattr(type(folder), "rename", refuse)
+    said: list[str] = []
+    assert find.newest_whole(folder, said.append) == folder / "4"
+    [line] = said
+    assert line.endswith("committed.json is missing): it is passed over, and stays where it is (Read-only file system)")
+
+
+def test_metrics_that_cannot_be_written_at_the_start_are_an_error(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_folder, "MetricsWriter", full)
+    with pytest.raises(MeshkitError, match=r"metrics cannot be written \(No space left on device\): make room"):
+        run_folder.RunFolder(cut, mine=True, lock=None).metrics([])
 
 
 def test_a_run_without_a_whole_checkpoint_does_not_begin_anew_by_itself(train: Train, cut: Path) -> None:

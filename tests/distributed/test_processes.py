@@ -19,7 +19,7 @@ import meshkit
 from meshkit.cli import main
 from meshkit.distributed import agreement, launchers, processes, rendezvous
 from meshkit.distributed.launchers import Place
-from meshkit.errors import MeshkitError
+from meshkit.errors import LATE, MeshkitError
 
 PROGRAM = "import sys; from meshkit.cli import main; sys.exit(main())"
 SECONDS = 120
@@ -298,18 +298,16 @@ def test_an_exit_code_that_cannot_be_is_refused_at_the_start(code: str, monkeypa
         processes.start()
 
 
-@pytest.mark.parametrize(("supervised", "code"), [({}, 1), ({"MESHKIT_PREEMPTED_EXIT": "75"}, 75)])
 @pytest.mark.parametrize("place", [LATER, Place(1, 2, "127.0.0.1:1")])
 def test_who_does_not_come_may_come_to_another_start(
-    place: Place, supervised: dict[str, str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(rendezvous, "JOIN_SECONDS", 0)
-    monkeypatch.delenv("MESHKIT_PREEMPTED_EXIT", raising=False)
-    given = supervised | dict(zip(launchers.BY_HAND, (place.address, "2", "1"), strict=True))
+    given = dict(zip(launchers.BY_HAND, (place.address, "2", "1"), strict=True))
     for name, value in (given | ({"JOB_COMPLETION_INDEX": "1"} if place.pods else {})).items():
         monkeypatch.setenv(name, value)
     (tmp_path / "run.toml").write_text("")
-    assert main(["train", str(tmp_path / "run.toml")]) == code
+    assert main(["train", str(tmp_path / "run.toml")]) == LATE
     assert "after 0 s" in capsys.readouterr().err
 
 
@@ -318,9 +316,9 @@ def test_process_0_does_not_wait_for_ever() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     program = "from meshkit.distributed import processes, rendezvous; rendezvous.JOIN_SECONDS = 1; processes.start()"
-    env = os.environ | dict(zip(launchers.BY_HAND, (address, "2", "0"), strict=True)) | {"MESHKIT_PREEMPTED_EXIT": "76"}
+    env = os.environ | dict(zip(launchers.BY_HAND, (address, "2", "0"), strict=True))
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 76, done.stderr
+    assert done.returncode == LATE, done.stderr
     assert f"the others have not all joined at {address} after 1 s: start them" in done.stderr
 
 

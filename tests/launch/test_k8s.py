@@ -15,7 +15,7 @@ from meshkit.cli import _parser, main
 from meshkit.config import load
 from meshkit.distributed import launchers
 from meshkit.distributed.launchers import Place
-from meshkit.errors import RESTART
+from meshkit.errors import LATE, RESTART, SAVED
 from meshkit.launch import flags
 from meshkit.overrides import split_overrides
 
@@ -92,19 +92,21 @@ def test_pods_find_one_another_and_the_config_travels_with_them(written: Any, tm
     ("conditions", "code", "action"),
     [
         (["DisruptionTarget"], 143, "Ignore"),
-        ([], int, "Ignore"),  # the other pods of a run with a drained one, and who waits for its replacement
+        ([], SAVED, "Ignore"),  # the other pods of a run with a drained one
+        ([], LATE, "Ignore"),  # who waits for its replacement
         ([], RESTART, "Count"),
         ([], 137, "Count"),
         ([], 1, "FailJob"),
         ([], 2, "FailJob"),
     ],
 )
-def test_what_the_end_of_a_pod_means(written: Any, conditions: list[str], code: Any, action: str) -> None:
-    *_, job = written("--nodes", "4")
+@pytest.mark.parametrize("more", [[], ["--restarts", "3", *ELASTIC]])
+def test_what_the_end_of_a_pod_means(
+    written: Any, more: list[str], conditions: list[str], code: int, action: str
+) -> None:
+    *_, job = written("--nodes", "4", *more)
     [container] = job["spec"]["template"]["spec"]["containers"]
-    env = {item["name"]: item["value"] for item in container["env"]}
-    if code is int:
-        code = int(env[launchers.PREEMPTED_EXIT])
+    assert {"name": launchers.PREEMPTED_EXIT, "value": str(SAVED)} in container["env"]
 
     def matches(rule: dict[str, Any]) -> bool:
         if "onExitCodes" in rule:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from meshkit.cli import main
-from meshkit.errors import RESTART
+from meshkit.errors import RESTART, SAVED
 from meshkit.launch.channel import Channel
 from tests.launched import QUICKLY, STEPS, write_config
 from tests.small_run import logged
@@ -46,7 +46,7 @@ mine = {"pod": os.environ["JOB_COMPLETION_INDEX"], "number": os.environ["JAX_PRO
         "data": words["mesh.data"], "microbatches": words["pipeline.microbatches"]}
 with (out / "started.jsonl").open("a") as file:
     file.write(json.dumps(mine) + "\\n")
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(76))
 while not (out / "code").exists():
     time.sleep(0.05)
 time.sleep(0.2)
@@ -177,12 +177,13 @@ def test_a_run_that_fails_fails_the_job(pods: Callable[..., Pods], code: int, re
 
 
 def test_a_pod_that_is_told_to_end_ends_the_run_and_then_itself(pods: Callable[..., Pods]) -> None:
-    job = pods(2, "--grace=0")
+    """Which is no restart: none is allowed here."""
+    job = pods(2, "--grace=0", "--restarts=0")
     job.start(0, 1)
     job.until_started(2)
     job.children[1].terminate()
-    assert job.children.pop(1).wait(timeout=20) == RESTART
-    job.until(lambda: "process 1 ended with exit code 75" in job.said(0))
+    assert job.children.pop(1).wait(timeout=20) == SAVED
+    job.until(lambda: "process 1 ended with exit code 76" in job.said(0))
     job.start(1)
     job.until_started(4)
     assert job.end(0) == [0] * 2

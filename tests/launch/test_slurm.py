@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from meshkit.cli import main
-from meshkit.errors import RESTART
+from meshkit.errors import RESTART, SAVED
 from tests import slurm_cluster
 from tests.launched import QUICKLY, SECONDS, STEPS, Launched, write_config
 from tests.slurm_cluster import Slurm
@@ -99,13 +99,15 @@ def test_preemptions_do_not_use_up_restarts(written: Any, tmp_path: Path) -> Non
         assert (done.returncode, done.stderr) == (code, "")
         return called.exists() and called.read_text() == f"requeue {job}\n"
 
-    assert ends(RESTART, told="yes")
+    assert ends(SAVED, told="yes")
+    assert ends(SAVED), "told by another than the script"
+    assert ends(137, told="yes"), "not saved in time"
     assert ends(RESTART), "the one restart after a crash"
-    assert ends(RESTART, told="yes")
+    assert ends(SAVED, told="yes")
     assert not ends(137), "none is left"
     assert ends(137, job="8"), "another job has its own"
     assert not ends(1)
-    assert not ends(RESTART, told="yes", state="COMPLETING", job="9"), "it was cancelled"
+    assert not ends(SAVED, told="yes", state="COMPLETING", job="9"), "it was cancelled"
 
 
 @pytest.mark.parametrize(
@@ -166,18 +168,56 @@ def submit(cluster: Slurm, config: Path, run_dir: Path, *words: str) -> str:
     return json.loads(done.stdout)["job"]
 
 
-def test_a_cancelled_job_stays_cancelled(cluster: Slurm, written: Any, tmp_path: Path) -> None:
-    """The script, with a program in place of meshkit that ends on a SIGTERM as a run does."""
+@pytest.fixture
+def stand_in(cluster: Slurm, written: Any, tmp_path: Path) -> Any:
+    """Runs the script with a program in place of meshkit that saves and ends on a SIGTERM as a run does, and writes
+    down both; the job, and the script's log."""
     program = tmp_path / "program"
-    program.write_text(f"#!/bin/bash\ntrap 'exit {RESTART}' TERM\ntouch $0.runs\nwhile true; do sleep 0.1; done\n")
+    program.write_text(
+        f"#!/bin/bash\ntrap 'sleep 1; echo saved >>{tmp_path}/events; exit {SAVED}' TERM\n"
+        f"echo started >>{tmp_path}/events\nwhile true; do sleep 0.1; done\n"
+    )
     program.chmod(0o755)
-    text = written("--nodes", "2", "--devices", "8", "--restarts", "1")
-    script = tmp_path / "run" / "job.sbatch"
-    script.write_text(text.replace(str(Path(sys.executable).with_name("meshkit")), str(program)))
-    job = cluster.run("sbatch", "--parsable", str(script)).strip()
-    cluster.wait(Path(f"{program}.runs").exists, 60)
+
+    def run(*words: str) -> tuple[str, Path]:
+        text = written("--nodes", "2", "--devices", "8", *words)
+        script = tmp_path / "run" / "job.sbatch"
+        script.write_text(text.replace(str(Path(sys.executable).with_name("meshkit")), str(program)))
+        job = cluster.run("sbatch", "--parsable", str(script)).strip()
+        cluster.wait(lambda: events(tmp_path).count("started") == 2, 60)
+        return job, tmp_path / "run" / "logs" / f"job-{job}.log"
+
+    return run
+
+
+def events(folder: Path) -> list[str]:
+    return (folder / "events").read_text().split() if (folder / "events").exists() else []
+
+
+@pytest.mark.parametrize(
+    ("partition", "goes_on"),
+    [("cancel", False), ("cancel-in-8-s", True), ("requeue", True), ("requeue-in-8-s", True)],
+)
+def test_a_job_that_others_go_before_saves_and_comes_back(
+    partition: str, goes_on: bool, cluster: Slurm, stand_in: Any, tmp_path: Path
+) -> None:
+    """By a partition of a higher tier; only what SLURM cancels without a grace time does not come back."""
+    job, log = stand_in(f"--sbatch=--partition={partition}")
+    urgent = cluster.run("sbatch", "--parsable", "--exclusive", "--nodes=2", "--output=/dev/null", "--wrap=sleep 1")
+    cluster.wait(lambda: cluster.state(urgent.strip()) == "COMPLETED", 90, log.read_text)
+    assert events(tmp_path)[2:4] == ["saved"] * 2
+    print(partition, cluster.state(job), events(tmp_path), log.read_text())
+    if not goes_on:
+        assert cluster.state(job) == "PREEMPTED"
+        return
+    cluster.wait(lambda: events(tmp_path).count("started") == 4, 90, log.read_text)
     cluster.run("scancel", job)
-    log = tmp_path / "run" / "logs" / f"job-{job}.log"
+    cluster.wait(lambda: cluster.state(job) == "CANCELLED", 60, log.read_text)
+
+
+def test_a_cancelled_job_stays_cancelled(cluster: Slurm, stand_in: Any) -> None:
+    job, log = stand_in("--restarts", "1")
+    cluster.run("scancel", job)
     cluster.wait(lambda: cluster.state(job) in ("CANCELLED", "PENDING"), 60, log.read_text)
     assert cluster.state(job) == "CANCELLED"
     assert "requeue" not in log.read_text()
@@ -195,7 +235,7 @@ def test_a_job_that_is_told_to_end_saves_and_goes_on_where_it_was(cluster: Slurm
     text = lambda: said(run_dir)
     cluster.wait(lambda: (run_dir / "metrics.jsonl").exists() and len(logged(run_dir)) >= 6, SECONDS, text)
     cluster.run("scancel", "--batch", "--signal=TERM", job)
-    cluster.wait(lambda: f"the run ended with {RESTART}: requeue after 0 restarts" in text(), 60, text)
+    cluster.wait(lambda: f"the run ended with {SAVED}: requeue after 0 restarts" in text(), 60, text)
     agreed = saved(run_dir)[-1]
     assert 6 <= agreed < STEPS
     assert [record["step"] for record in logged(run_dir)] == list(range(1, agreed + 1))
