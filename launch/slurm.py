@@ -109,10 +109,10 @@ while true; do  # a signal ends `wait`, but not the run
     kill -0 $step 2>/dev/null || break
 done
 
-# {restart}: hung, or lost another process; {saved}: was told to end, and saved; {late}: the others did not come in time;
-# over 128: ended by a signal. The job begins again in its place in the queue, from the last checkpoint. 1: a mistake that a
-# restart would meet again. Each crash is a line of a file: SLURM's own count of restarts would have those after a
-# preemption in it.
+# {restart}: hung, or lost another process; {saved}: was told to end, and saved; {late}: others did not come in time;
+# over 128: ended by a signal. The job begins again in its place in the queue, from the last checkpoint. 1: a mistake
+# that a restart would meet again. Each crash is a line of a file: SLURM's own count of restarts would have those after
+# a preemption in it.
 crashes={crashes}-$SLURM_JOB_ID
 if [ $code -ge {restart} ] && [[ $asked = no || $asked = RUNNING ]]; then
     [ $asked = RUNNING ] || [ $code = {saved} ] || echo "ended with $code" >>"$crashes"
