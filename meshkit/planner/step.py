@@ -72,7 +72,8 @@ def lock_step(work: Workload, layout: Layout, peers: dict[str, Group]) -> Step:
 def _between_stages(work: Workload, activation: float, pipe: Group) -> tuple[Terms, Terms]:
     """What all stages share of a microbatch, and a hop. activation: bytes of it on a device."""
     # The embedding of what enters, the output of what leaves, its gradient and that of what entered, in float32.
-    shared = exchange_term("embedding and head", PIPE, "all-reduce", activation * 2, pipe, work.cluster).times(4)
+    wide = activation * max(1, FLOAT32 / work.element)
+    shared = exchange_term("embedding and head", PIPE, "all-reduce", wide, pipe, work.cluster).times(4)
     return Terms((shared,)), Terms((exchange_term("hops", PIPE, "hop", activation, pipe, work.cluster),))
 
 

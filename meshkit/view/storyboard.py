@@ -77,6 +77,7 @@ def _shapes(case: Case) -> dict[str, Text]:
     setting, sizes, b = case.setting, case.job.sizes, case.layout.microbatch
     S, H, T, P = setting.sequence, sizes.width, setting.tensor, setting.pipe
     share, element, mlp = setting.batch // setting.data, setting.precision, sizes.mlp_width
+    wide = "float64" if element == "float64" else "float32"
     rows, slices = f"{sizes.vocab} / {T * P}", f" / {setting.data}" if setting.zero else ""
     alike = lambda text: Text(text, text)
     summed = Text(f"{T} × [{b}, {S}, {H}] {element}, summed", f"{T} × [{b}, {S}, {H}] {element}，求和")
@@ -85,8 +86,8 @@ def _shapes(case: Case) -> dict[str, Text]:
         "cut_batch": alike(f"{batch} [{share}, {S}] tokens"),
         "cut_microbatches": alike(f"{microbatch} [{b}, {S}] tokens"),
         "embed": Text(
-            f"[{b}, {S}] → [{b}, {S // T}, {H}] {element}; table [{rows}, {H}]",
-            f"[{b}, {S}] → [{b}, {S // T}, {H}] {element}；词表 [{rows}, {H}]",
+            f"[{b}, {S}] → [{b}, {S // T}, {H}] {element}, summed in {wide}; table [{rows}, {H}]",
+            f"[{b}, {S}] → [{b}, {S // T}, {H}] {element}，以 {wide} 求和；词表 [{rows}, {H}]",
         ),
         "column": alike(f"[{b}, {S}, {H}] × [{H}, {mlp} / {T}]"),
         "row": alike(f"[{b}, {S}, {mlp} / {T}] × [{mlp} / {T}, {H}]"),

@@ -17,10 +17,10 @@ class Parameter:
     """A parameter of the model and its cut.
 
     shape: as stored, blocks stacked along a first dim of rows (P·v chunks of the longest's layers). axes: for each
-    dim the mesh axes that cut it in the working layout, outermost first: block k of a dim goes to the devices whose
-    coordinates on these axes, read as one number, are k. master_axes: likewise of float32 weights and moments.
-    spec, master_spec: the PartitionSpecs, as JAX prints them. local_shape, local_bytes: what a device works with
-    in the compute dtype; master_local_shape, master_local_bytes: what it keeps in float32.
+    dim the mesh axes that cut it in the compute dtype, between uses, outermost first: block k of a dim goes to the
+    devices whose coordinates on these axes, read as one number, are k. master_axes: likewise of float32 weights and
+    moments. spec, master_spec: the PartitionSpecs, as JAX prints them. local_shape, local_bytes: what a device holds
+    in the compute dtype; master_local_shape, master_local_bytes: in float32.
     cut: columns, rows, vocabulary or whole: what of the matrix `tensor` cuts.
     """
 
@@ -54,8 +54,10 @@ def weights(case: Case) -> Weights:
     for path, shape, spec, master in trees:
         axes, master_axes = _axes(spec, len(shape)), _axes(master, len(shape))
         local, kept = _local(shape, axes, of), _local(shape, master_axes, of)
-        # With ZeRO 3 a replica works with its slice of the blocks too, until a layer is used.
-        held = kept if case.setting.zero == 3 and path.startswith("blocks.") else local
+        cut = _cut(axes)
+        # With ZeRO 3 a replica holds its slice of the blocks alone, until a layer is used.
+        if case.setting.zero == 3 and path.startswith("blocks."):
+            spec, axes, local = master, master_axes, kept
         found.append(
             Parameter(
                 path,
@@ -63,12 +65,12 @@ def weights(case: Case) -> Weights:
                 _spell(spec),
                 axes,
                 local,
-                math.prod(held) * BYTES[case.job.precision],
+                math.prod(local) * BYTES[case.job.precision],
                 _spell(master),
                 master_axes,
                 kept,
                 math.prod(kept) * FLOAT32,
-                _cut(axes),
+                cut,
             )
         )
     return Weights(found, case.placement.longest * case.setting.virtual)

@@ -6,12 +6,15 @@ import { t } from "../strings";
 import { kindFill, type Frame } from "./gantt";
 import type { Pen } from "./pen";
 
-export interface Measured { devices: { pid: number; name: string; stage: number }[]; spans: TraceEvent[]; from: number; to: number }
+/** mesh: D, T, P of the run, which the controls may have left. */
+export interface Measured { devices: { pid: number; name: string; stage: number }[]; spans: TraceEvent[]; from: number; to: number; mesh: string }
 
 /** The last recorded step of the devices of replica 0, tensor 0; times in ms. */
 export function measuredOf(events: TraceEvent[]): Measured | null {
-  const devices = events
-    .filter((event) => event.ph === "M" && event.name === "process_name" && / data 0 tensor 0 /.test(event.args.name ?? ""))
+  const named = events.filter((event) => event.ph === "M" && event.name === "process_name");
+  const names = named.map((event) => event.args.name ?? "");
+  const devices = named
+    .filter((event) => / data 0 tensor 0 /.test(event.args.name ?? ""))
     .map((event) => ({ pid: event.pid, name: event.args.name!, stage: Number(/pipe (\d+)/.exec(event.args.name!)![1]) }));
   const pids = new Set(devices.map((device) => device.pid));
   const steps = events.filter((event) => event.ph === "X" && pids.has(event.pid));
@@ -20,7 +23,8 @@ export function measuredOf(events: TraceEvent[]): Measured | null {
   if (!devices.length || !spans.length) return null;
   const from = Math.min(...spans.map((event) => event.ts)) / 1e3;
   const to = Math.max(...spans.map((event) => event.ts + event.dur)) / 1e3;
-  return { devices, spans, from, to };
+  const sizes = ["data", "tensor", "pipe"].map((axis) => 1 + Math.max(...names.map((name) => Number(new RegExp(`${axis} (\\d+)`).exec(name)?.[1] ?? 0))));
+  return { devices, spans, from, to, mesh: sizes.join(" × ") };
 }
 
 export function measured(pen: Pen, data: Measured, frame: Frame): void {

@@ -196,6 +196,7 @@ const CUT_BY: Record<string, string> = {
 function Chosen({ one, mesh, place, rows }: { one: Parameter; mesh: Mesh; place: Place; rows: number }) {
   const stacked = one.path.startsWith("blocks.");
   const ranges = slice(one, place, mesh).slice(stacked ? 1 : 0);
+  const layers = mesh.layers[place.pipe].reduce((n, [first, end]) => n + end - first, 0); // a stage has rows for the longest
   return (
     <div class="chosen">
       <Matrix parameter={one} place={place} mesh={mesh} />
@@ -203,7 +204,7 @@ function Chosen({ one, mesh, place, rows }: { one: Parameter; mesh: Mesh; place:
       <dl class="facts">
         <dt>{t("arch.shape")}</dt><dd class="num">{shape(one.shape)}</dd>
         <dt>{t("arch.slice")}</dt>
-        <dd class="num" data-slice>{stacked && `${t("arch.layersEach", { n: rows })} `}[{ranges.map(([a, b]) => `${a}:${b}`).join(", ")}]</dd>
+        <dd class="num" data-slice>{stacked && `${layers === rows ? t("arch.layersEach", { n: rows }) : t("arch.rowsEach", { n: layers, rows })} `}[{ranges.map(([a, b]) => `${a}:${b}`).join(", ")}]</dd>
         <dt>PartitionSpec</dt><dd class="num">{one.spec}</dd>
         <dt>{t("arch.bytes")}</dt><dd class="num">{bytes(one.local_bytes)}</dd>
         <dt>{t("arch.master")}</dt><dd class="num">{one.master_spec}<br />{bytes(one.master_local_bytes)} × 3</dd>

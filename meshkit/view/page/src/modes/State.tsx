@@ -20,6 +20,7 @@ const RIGHT = 20;
 const TITLE = 58; // height of a schedule's heading and axis
 const NARROWEST = 15; // pixels of a tick in which its microbatch can be read
 const CLOSEST = 8; // times larger than that
+const MOST_SAVED = 12; // times as wide as on the screen: browsers bound a picture's size
 
 /** The setting of the other schedule, when one is compared. */
 export function useOther(overview: Overview): Table | null {
@@ -77,14 +78,16 @@ export function State({ overview }: { overview: Overview }) {
   const shownTables = other ? [table, other] : [table];
   const most = Math.max(1, ...shownTables.flatMap((one) => one.in_flight.map((row) => Math.max(...row))));
   const below = unmeasured.value ? null : recorded;
-  const frames = (size: Size): Frame[] => {
+  type Window = Pick<Frame, "from" | "to">;
+  const seen: Window = { from, to: from + span };
+  const frames = (size: Size, window = seen): Frame[] => {
     const rows = shownTables.reduce((n, one) => n + one.stages, 0);
     const room = size.height - 40 - TITLE * (shownTables.length + (below ? 1 : 0));
     const peers = unfolded.value ? Number(overview.setting.tensor) : 1;
     const pitch = Math.max(14, Math.min(240, room / (rows + (below ? below.devices.length * 0.7 : 0))));
     const rowHeight = Math.max(peers > 1 ? 7 : 8, Math.min(80, (pitch * (peers > 1 ? 0.8 : 0.6)) / peers));
     const areaHeight = Math.max(0, Math.min(144, pitch - rowHeight * peers - 8));
-    const frame = { x: LEFT, y: 0, width: size.width - LEFT - RIGHT, from, to: from + span, rowHeight, areaHeight, peers };
+    const frame = { x: LEFT, y: 0, width: size.width - LEFT - RIGHT, ...window, rowHeight, areaHeight, peers };
     let y = TITLE;
     return shownTables.map((one) => {
       const mine = { ...frame, y };
@@ -92,14 +95,22 @@ export function State({ overview }: { overview: Overview }) {
       return mine;
     });
   };
-  const measuredFrame = (size: Size): Frame => {
-    const last = frames(size).at(-1)!;
+  const measuredFrame = (size: Size, window = seen): Frame => {
+    const last = frames(size, window).at(-1)!;
     const y = last.y + shownTables.at(-1)!.stages * pitchOf(last) + TITLE;
     return { ...last, y, rowHeight: Math.min(last.rowHeight, Math.max(8, (size.height - y - 34) / below!.devices.length - 8)) };
   };
   const draw = (pen: Pen, size: Size): void => {
     if (size.width !== width) queueMicrotask(() => setWidth(size.width));
-    const placed = frames(size);
+    paint(pen, size, seen);
+  };
+  const saved = (size: Size) => {
+    const all = { from: 0, to: longest };
+    const width = LEFT + RIGHT + (size.width - LEFT - RIGHT) * Math.min(MOST_SAVED, Math.max(1, longest / span));
+    return { width: Math.round(width), height: size.height, draw: (pen: Pen, size: Size) => paint(pen, size, all) };
+  };
+  const paint = (pen: Pen, size: Size, window: Window): void => {
+    const placed = frames(size, window);
     shownTables.forEach((one, k) => {
       const frame = placed[k];
       title(pen, one, frame);
@@ -109,14 +120,15 @@ export function State({ overview }: { overview: Overview }) {
     cursorLine(pen, placed, lead, at, most);
     const bottom = placed.at(-1)!;
     if (below) {
-      const frame = measuredFrame(size);
+      const frame = measuredFrame(size, window);
       pen.text(t("state.measured"), frame.x, frame.y - 40, { size: 14, weight: 600, fill: palette.value.ink });
-      pen.text(seconds((below.to - below.from) / 1e3), frame.x + frame.width, frame.y - 40, { size: 12, align: "right", fill: palette.value.soft });
+      const whose = t("state.ofTheRun", { mesh: below.mesh, time: seconds((below.to - below.from) / 1e3) });
+      pen.text(whose, frame.x + frame.width, frame.y - 40, { size: 12, align: "right", fill: palette.value.soft });
       axis(pen, "ms", { ...frame, from: 0, to: below.to - below.from }, frame.y - 12);
       measured(pen, below, frame);
       if (frame.y + measuredHeight(below, frame) > size.height - 30) return;
     }
-    overviewStrip(pen, table, size, { ...bottom, from: 0, to: longest }, from, from + span);
+    overviewStrip(pen, table, size, { ...bottom, from: 0, to: longest }, window.from, window.to);
   };
   const seek = (x: number, size: Size, y: number): void => {
     const strip = y > size.height - 30;
@@ -157,6 +169,7 @@ export function State({ overview }: { overview: Overview }) {
         main
         label={t("state.drawing")}
         draw={draw}
+        saved={saved}
         cursor="ew-resize"
         onPoint={(x, y, down, size) => {
           if (down) seek(x, size, y);

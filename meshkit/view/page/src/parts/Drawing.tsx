@@ -19,6 +19,8 @@ interface Props {
   onZoom?: (factor: number, x: number, size: Size) => void;
   cursor?: string;
   main?: boolean;
+  /** Of a drawing that shows a part of the whole: what to save of it. */
+  saved?: (size: Size) => Size & { draw: Props["draw"] };
 }
 
 interface Shown extends Size { draw: Props["draw"]; label: string }
@@ -29,7 +31,7 @@ export const shown = signal<Shown | null>(null);
 /** Milliseconds of the last redraw, for the tests to read. */
 export const redraw = { ms: 0 };
 
-export function Drawing({ label, draw, height, onPoint, onLeave, onKey, onZoom, cursor, main }: Props) {
+export function Drawing({ label, draw, height, onPoint, onLeave, onKey, onZoom, cursor, main, saved }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   void [lang.value, palette.value]; // drawings are made of them, after this is rendered
@@ -56,7 +58,7 @@ export function Drawing({ label, draw, height, onPoint, onLeave, onKey, onZoom, 
     draw(new CanvasPen(context), size);
     redraw.ms = performance.now() - begun;
     surface.dataset.redrawMs = redraw.ms.toFixed(1);
-    if (main) shown.value = { ...size, draw, label };
+    if (main) shown.value = { ...size, draw, ...saved?.(size), label };
   });
   useEffect(() => () => void (main && (shown.value = null)), []);
 
