@@ -106,7 +106,12 @@ def _flat(config: Config, published: Published, where: str) -> Config:
     beside = ("rope_parameters", "layer_types", "_sliding_window_pattern")
     flat = {name: value for name, value in config.items() if name not in beside}
     if "num_experts" in flat:  # of a Qwen3; newer files have Mixtral's name
-        flat["num_local_experts"] = flat.pop("num_experts")
+        experts = flat.pop("num_experts")
+        if flat.setdefault("num_local_experts", experts) != experts:
+            raise MeshkitError(
+                f"{where}: num_experts = {experts} and num_local_experts = {flat['num_local_experts']}: two names of "
+                "one number: make them equal, or leave one out"
+            )
     for name, value in rope_json.plain(config.get("rope_parameters"), published, where).items():
         rope_json.agree(name, flat.get(name), value, where)
         flat[name] = value

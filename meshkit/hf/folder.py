@@ -84,9 +84,10 @@ class Folder:
 
     def _inside(self, file: Path) -> dict[str, Found]:
         """The tensors of a file; it stays open."""
-        if not file.is_file():
+        beside = list(self.path.iterdir())
+        if file not in beside or not file.is_file():  # a name too long for a file is none
             kinds = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
-            there = sorted(beside.name for beside in self.path.iterdir() if beside.suffix in kinds)
+            there = sorted(path.name for path in beside if path.suffix in kinds)
             raise MeshkitError(
                 f"{file}: missing; weights are read from safetensors files with {SINGLE} or {INDEX}; the folder has "
                 f"{', '.join(there) or 'no weights'}"

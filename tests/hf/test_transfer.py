@@ -299,6 +299,10 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a path out of the folder": (index(**{NORM: "../model.safetensors"}), r"'\.\./model\.safetensors': not the name"),
     "an absolute path": (index(**{NORM: "/etc/model.safetensors"}), r"'/etc/model\.safetensors': not the name"),
     "another file": (index(**{NORM: "config.json"}), r"'config\.json': not the name of a \.safetensors file"),
+    "a name that no file can have": (
+        lambda folder: (folder / INDEX).write_text(json.dumps({"weight_map": {"norm": "a" * 300 + ".safetensors"}})),
+        r"a{300}\.safetensors: missing",
+    ),
     "an index without a table": (lambda folder: (folder / INDEX).write_text("{}"), r"\"weight_map\" must say"),
     "another family": (config(model_type="llamma"), r"model_type = 'llamma': .*did you mean 'llama'"),
     "biases": (config(attention_bias=True), r"attention_bias = True: meshkit's llama has False alone"),
@@ -342,6 +346,11 @@ FIELDS: dict[str, tuple[str, dict[str, Any], str]] = {
         "mixtral",
         {"num_experts_per_tok": 5},
         r"num_experts_per_tok = 5: must be 1 to .* 4",
+    ),
+    "two numbers of experts": (
+        "qwen3-moe",
+        {"num_experts": 4, "num_local_experts": 8},
+        r"num_experts = 4 and num_local_experts = 8: two names",
     ),
     "dropout of all": ("gpt2", {"resid_pdrop": 1.0}, r"resid_pdrop = 1\.0: must be a number from 0 to less than 1"),
     "rotary settings in a list": ("llama", {"rope_parameters": [1]}, r"rope_parameters = \[1\]: must be an object"),

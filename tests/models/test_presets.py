@@ -83,8 +83,8 @@ def test_without_key_value_heads_every_head_has_its_own() -> None:
 
 
 def test_an_unknown_preset_is_answered_with_the_nearest() -> None:
-    with pytest.raises(MeshkitError, match=r"model\.preset = 'llama3-8B': .*did you mean 'llama3-8b'"):
-        sizes(ModelConfig(preset="llama3-8B"))
+    with pytest.raises(MeshkitError, match=r"model\.preset = 'llama3-8': .*did you mean 'llama3-8b'"):
+        sizes(ModelConfig(preset="llama3-8"))
 
 
 def numbers_after(said: str, words: str) -> list[int]:
